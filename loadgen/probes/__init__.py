@@ -1,0 +1,1 @@
+"""What looks: one probe a file. A probe emits readings, spans and marks and changes nothing."""
