@@ -1,0 +1,1 @@
+"""The built-in experiments (`*.yaml`) and the loader that reads them and a user's own files alike."""
