@@ -1,0 +1,5 @@
+"""`python -m loadgen.cli`."""
+
+from loadgen.cli import main
+
+main()
