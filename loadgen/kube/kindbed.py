@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.core.errors import ConfigError
-from loadgen.core.model import Scenario, Variant
+from loadgen.core.model import Bpf, Scenario, Variant
 from loadgen.kube import hostchecks, versions
 from loadgen.kube.api import KubeApi
-from loadgen.kube.bundle import REPOSITORY, Bundle, collect
+from loadgen.kube.bundle import Bundle, collect, fetch_chart
 from loadgen.kube.cni import ciliuminstall, make
 from loadgen.kube.deployment import ClusterDeployment
 from loadgen.kube.helm import Chart
@@ -43,7 +44,7 @@ class KindTestbed(ClusterTestbed):
     async def session(self, scenario: Scenario, variants: Sequence[Variant]) -> AsyncIterator[None]:
         made = not await self._cluster.exists()
         if made:
-            await bring_up(self._options, self._say)
+            await bring_up(self._options, self._say, tables=largest(variants))
         try:
             async with super().session(scenario, variants):
                 yield
@@ -59,14 +60,24 @@ class KindTestbed(ClusterTestbed):
                 yield deployment
         except Exception:
             self._say(f"something failed: the nodes' logs go to {log_dir}/kind")
-            await self._cluster.export_logs(Path(log_dir) / "kind")
+            if why := await self._cluster.export_logs(Path(log_dir) / "kind"):
+                self._say(f"the nodes' logs are not all there: {why}")
             raise
 
 
-async def bring_up(options: ClusterOptions, say: Say, *, switch_context: bool = False) -> str:
+def largest(variants: Sequence[Variant]) -> Bpf:
+    """The CT tables that a node has to bear: one variant follows another on the same node."""
+    tables = [variant.settings.cilium.bpf for variant in variants] or [Bpf()]
+    return Bpf(max(t.ct_tcp_max for t in tables), max(t.ct_any_max for t in tables))
+
+
+async def bring_up(
+    options: ClusterOptions, say: Say, *, switch_context: bool = False, tables: Bpf | None = None
+) -> str:
     """Make the cluster with CNI and image in it; returns its context. A half-made cluster is deleted again.
 
-    ConfigError before anything is made: for what is missing here, and for versions that do not fit together.
+    tables: the largest that a node is to hold. ConfigError before anything is made: for what is missing here, and
+    for versions that do not fit together.
     """
     cluster = KindCluster(kind_name())
     topology = options.kind_config or TOPOLOGIES[options.cni]
@@ -78,6 +89,7 @@ async def bring_up(options: ClusterOptions, say: Say, *, switch_context: bool = 
             topology,
             cni=options.cni,
             name=cluster.name,
+            tables=tables or Bpf(),
             cgroup_v2=kit.needs_cgroup_v2,
             images=(kit.node_image,) if kit.node_image else (),
         ),
@@ -98,8 +110,7 @@ class Ingredients(NamedTuple):
 
     node_image: str | None
     needs_cgroup_v2: bool
-    chart: Chart
-    bundle: Bundle | None
+    source: Bundle | versions.Resolved
 
 
 async def _ingredients(options: ClusterOptions, say: Say) -> Ingredients:
@@ -108,35 +119,43 @@ async def _ingredients(options: ClusterOptions, say: Say) -> Ingredients:
         bundle = Bundle.open(options.bundle)
         notes = await bundle.verify(kind=kind, cilium=options.cilium_version)
         await bundle.load_node_image()
-        found = Ingredients(options.node_image or bundle.node_image, False, bundle.chart, bundle)
+        found = Ingredients(options.node_image or bundle.node_image, False, bundle)
     else:
         pins = versions.resolve(kind=kind, cilium=options.cilium_version)
         notes = pins.notes if options.cni == "cilium" else ()
         pinned = str(pins.node) if pins.node and options.cni == "cilium" else None
-        chart = Chart("cilium", pins.cilium, REPOSITORY)
-        found = Ingredients(
-            options.node_image or pinned, options.node_image is None and pins.needs_cgroup_v2, chart, None
-        )
+        needs_v2 = options.node_image is None and pins.needs_cgroup_v2
+        found = Ingredients(options.node_image or pinned, needs_v2, pins)
     for note in notes:
         say(note)
     return found
 
 
 async def _fill(cluster: KindCluster, kit: Ingredients, options: ClusterOptions, say: Say) -> None:
-    if kit.bundle is not None:
+    if isinstance(kit.source, Bundle):
         say(f"{options.bundle}: loading its images into the nodes")
-        await kit.bundle.load_into(cluster)
+        await kit.source.load_into(cluster)
     else:
         say(f"{options.image}: loading it into the nodes")
         await cluster.load_image(options.image)
     async with KubeApi.from_kubeconfig(cluster.context) as api:
         await api.probe()
         if options.cni == "cilium":
-            say(f"Cilium {kit.chart.version}: installing it by Helm".replace("  ", " "))
-            await ciliuminstall.install(api, kit.chart, bundled=kit.bundle is not None)
+            await _install_cilium(api, kit.source, say)
         else:
             await ciliuminstall.until_usable(api)
             await make(options.cni, api).ensure(options.image)
+
+
+async def _install_cilium(api: KubeApi, source: Bundle | versions.Resolved, say: Say) -> None:
+    """By a chart that is what the table of versions, or the bundle's manifest, says it is."""
+    if isinstance(source, Bundle):
+        say(f"Cilium {source.manifest.cilium}: installing it by Helm from the bundle")
+        await ciliuminstall.install(api, source.chart, bundled=True)
+        return
+    say(f"Cilium {source.cilium}: installing it by Helm")
+    with tempfile.TemporaryDirectory(prefix="loadgen-chart-") as folder:
+        await ciliuminstall.install(api, Chart(str(await fetch_chart(source, Path(folder)))))
 
 
 async def make_bundle(options: ClusterOptions, out: Path, say: Say) -> None:

@@ -9,20 +9,7 @@ from loadgen.core.errors import ConfigError
 from loadgen.core.model import Bpf
 from loadgen.kube import hostchecks
 from loadgen.kube.hostchecks import EngineInfo, Plan
-
-
-@pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is the whole PATH; `tool` puts programs there that say what ours said."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    for name in ("KIND_EXPERIMENTAL_PROVIDER", "HTTPS_PROXY", "https_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
-def tool(folder: Path, name: str, script: str) -> None:
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
+from tests.kube.shelltools import tool
 
 
 def state(features: tuple[hostchecks.Feature, ...]) -> dict[str, str]:
