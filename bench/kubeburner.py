@@ -4,11 +4,7 @@
 
 Prints ratios, ours ÷ theirs: pods created and pods Ready a second, as a third client sees both by its own watch, and
 the CPU (user + system) of each tool's whole process tree, from its start to its end with everything removed. Then how
-far the latencies agree that each tool reports of its own pods. kube-burner 2.3.0 is built from its Go module:
-
-    go mod init x; go mod edit -require=github.com/kube-burner/kube-burner/v2@v2.3.0 \\
-      -replace=k8s.io/kube-openapi=k8s.io/kube-openapi@v0.0.0-20240430033511-f0e62f92d13f
-    CGO_ENABLED=0 GOFLAGS=-mod=mod go build github.com/kube-burner/kube-burner/v2/cmd/kube-burner
+far the latencies agree that each tool reports of its own pods. `python -m e2e.machine build` builds kube-burner 2.3.0.
 """
 
 from __future__ import annotations

@@ -71,6 +71,13 @@ TOOLS = {
         main="coredns.go",
     ),
     "helm": Tool("helm.sh/helm/v3", "v3.19.5", {"helm": "helm.sh/helm/v3/cmd/helm"}),
+    # For bench/kubeburner.py. With another kube-openapi its modules do not compile together.
+    "kube-burner": Tool(
+        "github.com/kube-burner/kube-burner/v2",
+        "v2.3.0",
+        {"kube-burner": "github.com/kube-burner/kube-burner/v2/cmd/kube-burner"},
+        replaces=("k8s.io/kube-openapi=v0.0.0-20240430033511-f0e62f92d13f",),
+    ),
 }
 
 
