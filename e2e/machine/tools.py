@@ -88,7 +88,7 @@ def build_all() -> None:
     BIN.mkdir(parents=True, exist_ok=True)
     for name, tool in TOOLS.items():
         stamp = BIN / f".{name}"
-        wanted = repr(tool)
+        wanted = repr(tool) + ((FILES / tool.main).read_text() if tool.main else "")
         if (
             stamp.exists()
             and stamp.read_text() == wanted

@@ -96,6 +96,16 @@ class Links:
             prefixlen=ip.network.prefixlen,
         )
 
+    def remove_address(self, ifname: str, address: str) -> None:
+        """Take the address away again. One that is not there is no error."""
+        ip = IPv4Interface(address)
+        spec = {"index": self.index(ifname), "address": str(ip.ip), "prefixlen": ip.network.prefixlen}
+        try:
+            self._request(f"address {address} off {ifname}", "addr", "del", **spec)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+
     def up(self, ifname: str) -> None:
         self._request(f"{ifname} up", "link", "set", index=self.index(ifname), state="up")
 

@@ -36,6 +36,12 @@ def counters(netns: Path | None, table: str, family: str = "ip") -> dict[str, Co
     }
 
 
+def tables(netns: Path | None, family: str) -> set[str]:
+    """Names of the tables of a family."""
+    found = msgspec.json.decode(_nft(netns, "list", "tables", family))["nftables"]
+    return {item["table"]["name"] for item in found if "table" in item}
+
+
 def delete_table(netns: Path | None, family: str, name: str) -> None:
     """Delete the table and all in it. A missing one is no error: it is added and deleted in one transaction."""
     table = {"family": family, "name": name}

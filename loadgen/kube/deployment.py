@@ -21,6 +21,7 @@ from loadgen.kube.generators import Generators
 from loadgen.kube.guards import Node
 from loadgen.kube.local import LocalLoad
 from loadgen.kube.nodehelper import NodeHelper
+from loadgen.kube.nodelocal import NodeLocalDns
 from loadgen.kube.options import ClusterOptions
 from loadgen.kube.scrape import Scraper
 
@@ -55,6 +56,7 @@ class ClusterDeployment:
         self._helper = NodeHelper(api, options.namespace, node.name)
         self._generators = Generators(api, options.namespace, place.run, node.name, options.image)
         self._scraper = Scraper(api, node.name, place.cni, scenario.thresholds, run=place.run)
+        self._cache: tuple[str, ...] = ()
         self.emulated: tuple[str, ...] = ()
         self.environment: dict[str, str] = {}
 
@@ -65,6 +67,7 @@ class ClusterDeployment:
         races = any(isinstance(fault, DnsRaceDrop) for fault in self._scenario.faults.values())
         await self._helper.deploy(place.options.image, race=races)
         generated = {n: load for n, load in self._scenario.loads.items() if isinstance(load, Storm | Dns)}
+        await self._ensure_cache(stack)
         if generated:
             stack.push_async_callback(self._generators.remove)
         # Undone from the last to the first: logs are read before the pods go.
@@ -73,6 +76,17 @@ class ClusterDeployment:
             self._say(f"starting {sum(load.pods for load in generated.values())} generator pods")
             await self._generators.deploy(generated, self._settings)
         await self._describe()
+
+    async def _ensure_cache(self, stack: AsyncExitStack) -> None:
+        asks = any(isinstance(load, Dns) for load in self._scenario.loads.values())
+        if not asks or self._settings.resolver.server != "nodelocal":
+            return
+        place = self._place
+        cache = NodeLocalDns(place.api, place.options.namespace, place.node.name, place.options.image)
+        stack.push_async_callback(cache.remove)
+        found = await cache.ensure()
+        self._say(f"NodeLocal DNSCache: {found.what}")
+        self._cache = found.emulated
 
     async def _describe(self) -> None:
         """What is emulated and what must be equal for two runs to be comparable."""
@@ -92,6 +106,7 @@ class ClusterDeployment:
             **await self._scraper.describe(),
         }
         found = [*facts.emulated]
+        found += self._cache
         if place.node.kind:
             found.append(_EMULATED)
         found += [text for name in self._scenario.faults if (text := self.fault(name).emulated)]

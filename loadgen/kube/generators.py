@@ -13,7 +13,7 @@ from loadgen.core import resolvconf
 from loadgen.core.errors import ConfigError, HarnessError, NotSupported
 from loadgen.core.model import Dns, Load, Resolver, Settings, Storm
 from loadgen.core.ports import Emit, Running
-from loadgen.kube import exchange, names, podview
+from loadgen.kube import exchange, names, nodelocal, podview
 from loadgen.kube.api import KubeApi, KubeError
 from loadgen.kube.datanode import DatanodeConfig, Server
 from loadgen.kube.exchange import Assignment, Targets
@@ -29,8 +29,6 @@ DATANODES = 4
 DATANODE_PORT = 50010
 MAX_TARGETS = DATANODES * (65_536 - DATANODE_PORT)
 
-NODELOCAL_DNS = "169.254.20.10"
-"""Where NodeLocal DNSCache listens on every node, by its own manifest."""
 
 READY_LIMIT_S = 180.0
 PROBLEM_LIMIT_S = 20.0
@@ -79,7 +77,7 @@ def plan(loads: Mapping[str, Storm | Dns]) -> Plan:
 def check(loads: Mapping[str, Load], settings: Settings) -> None:
     """What is wrong with a scenario's loads on any cluster: ConfigError. Nothing is asked of the cluster."""
     plan({name: load for name, load in loads.items() if isinstance(load, Storm | Dns)})
-    resolvconf.from_settings(settings.resolver, [NODELOCAL_DNS], source="settings.resolver")
+    resolvconf.from_settings(settings.resolver, [nodelocal.ADDRESS], source="settings.resolver")
 
 
 class Generators:
@@ -158,14 +156,15 @@ class Generators:
     async def _server(self, resolver: Resolver) -> str:
         """The name server that the variant means. `service` is what this cluster gives a pod by default."""
         given = (await self._session.clock()).nameservers[0]
+        # Of the cluster, not of the variant: only that makes runs comparable.
+        self.environment["name_server"] = given
         if resolver.server == "nodelocal":
-            given = NODELOCAL_DNS
-        elif given.startswith("169.254."):
+            return nodelocal.ADDRESS
+        if given.startswith("169.254."):
             raise ConfigError(
                 f"settings.resolver.server: service: this cluster's pods already ask a cache on their node "
                 f"({given}); only nodelocal can be measured here"
             )
-        self.environment["name_server"] = given
         return given
 
     def _worker_values(self, config: exchange.Config) -> Iterable[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loadgen.core.model import Churn, CtFill, Dns, DnsRaceDrop, Scenario, Storm
+from loadgen.kube import nodelocal
 from loadgen.kube.options import ClusterOptions, kind_name
 
 
@@ -22,6 +23,13 @@ def touches(testbed: str, options: ClusterOptions, scenario: Scenario) -> tuple[
     for name, load in scenario.loads.items():
         if isinstance(load, Churn):
             found.append(f"{node}: pods come and go (load {name}), at most {options.qps:g}/s")
+    if any(isinstance(load, Dns) for load in loads) and any(
+        variant.settings.resolver.server == "nodelocal" for variant in scenario.variants.values()
+    ):
+        found.append(
+            f"{node}: {nodelocal.ADDRESS} becomes an address of it while a variant with NodeLocal DNSCache runs, "
+            "unless the cluster has that cache"
+        )
     for fault in faults:
         match fault:
             case CtFill(entries=entries):

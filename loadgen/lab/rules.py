@@ -76,18 +76,18 @@ def untracked(network: IPv4Network) -> list[Rule]:
     return rules
 
 
-def untracked_nodelocal(address: IPv4Address, port: int) -> list[Rule]:
+def untracked_nodelocal(address: IPv4Address, port: int, table: str = KUBE_PROXY) -> list[Rule]:
     """NodeLocal DNSCache's own NOTRACK rules: queries in PREROUTING, answers in OUTPUT."""
-    rules = [_table(KUBE_PROXY)]
+    rules = [_table(table)]
     for chain, hook, field, port_field in (
         ("nodelocal_in", "prerouting", "daddr", "dport"),
         ("nodelocal_out", "output", "saddr", "sport"),
     ):
-        rules.append(_chain(KUBE_PROXY, chain, "filter", hook, -300))
+        rules.append(_chain(table, chain, "filter", hook, -300))
         for protocol in ("udp", "tcp"):
             rules.append(
                 _rule(
-                    KUBE_PROXY,
+                    table,
                     chain,
                     _match(_payload("ip", field), str(address)),
                     _match(_payload(protocol, port_field), port),

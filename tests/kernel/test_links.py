@@ -56,6 +56,15 @@ def test_address_and_routes(pair):
     assert (local["type"], local["dst"], local["dev"]) == ("local", "10.128.0.0/16", "lo")
 
 
+def test_an_address_is_taken_away_again(pair):
+    _, _, pod, there = pair
+    there.address("lo", "169.254.20.10/32")
+    there.remove_address("lo", "169.254.20.10/32")
+    there.remove_address("lo", "169.254.20.10/32")
+    (lo,) = ip(pod, "-4", "addr", "show", "dev", "lo")
+    assert [found["local"] for found in lo["addr_info"]] == ["127.0.0.1"]
+
+
 def test_neighbour_replaces(pair):
     _, _, pod, there = pair
     for mac in ("02:00:00:00:00:03", "02:00:00:00:00:04"):

@@ -61,7 +61,9 @@ def test_a_ruleset_is_applied_as_a_whole_or_not_at_all(netns_factory):
 def test_delete_table_is_idempotent(netns_factory):
     pod = netns_factory("pod")
     nft.apply(pod, DROP_ON_PORT_9)
+    assert nft.tables(pod, "ip") == {"test"}
     nft.delete_table(pod, "ip", "test")
+    assert nft.tables(pod, "ip") == set()
     nft.delete_table(pod, "ip", "test")
     with pytest.raises(HarnessError):
         nft.counters(pod, "test")

@@ -1,9 +1,10 @@
-// CoreDNS with the plugins of kubeadm's Corefile and no others.
+// CoreDNS with the plugins of kubeadm's Corefile, bind for manifests/nodelocaldns.yaml, and no others.
 package main
 
 import (
 	"github.com/coredns/coredns/coremain"
 
+	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/forward"
