@@ -6,12 +6,15 @@ import base64
 import json
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +93,18 @@ class ApiServer:
                 process.kill()
                 process.wait()
 
-    def signal(self, number: int) -> None:
-        """To the API server."""
-        self._processes["kube-apiserver"].send_signal(number)
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The API server stands still meanwhile: each of its threads has stopped."""
+        process = self._processes["kube-apiserver"]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            tasks = Path(f"/proc/{process.pid}/task")
+            while any(stat.read_text().rpartition(")")[2].split()[0] != "T" for stat in tasks.glob("*/stat")):
+                time.sleep(0.01)
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
 
     def cpu_s(self) -> float:
         """CPU seconds that the API server has used."""

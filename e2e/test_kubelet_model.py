@@ -42,7 +42,8 @@ VERSION*) echo '{"cniVersion": "0.4.0", "supportedVersions": ["0.3.1", "0.4.0", 
 *K8S_POD_NAMESPACE=@NAMESPACE@*)
     mkdir -p @FOLDER@
     log() { echo "$CNI_COMMAND $1 ${pod##*-} $CNI_CONTAINERID ${CNI_NETNS:--} $(date +%s%N)" >> @FOLDER@/calls; }
-    tries=$(grep -c "^ADD begin ${pod##*-} " @FOLDER@/calls 2>/dev/null)
+    touch @FOLDER@/calls
+    tries=$(grep -c "^ADD begin ${pod##*-} " @FOLDER@/calls)
     log begin
     case "$CNI_COMMAND ${pod##*-} $tries" in
     "ADD 1 0"|"ADD 1 1")
