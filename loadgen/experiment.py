@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +24,13 @@ class Plan(NamedTuple):
     raw: dict[str, Any]
     variants: Sequence[str]
     repeat: int
+    """Runs of each variant; at most so many when `enough` is given."""
     seed: int
     argv: Sequence[str]
+    shuffled: bool = False
+    """The order of the variants within each repeat is drawn from the seed; otherwise it is the file's."""
+    enough: Callable[[int], bool] | None = None
+    """Asked after each whole repeat, with the number of them: whether more would tell nothing new."""
 
 
 class Observer(NamedTuple):
@@ -52,7 +58,13 @@ def choose_variants(scenario: Scenario, names: Sequence[str], *, factorial: bool
 
 def run_names(plan: Plan) -> list[tuple[str, str, int]]:
     """(directory, variant, repeat) of each run in order: ABAB, so that what drifts on the machine hits all alike."""
-    pairs = [(variant, repeat) for repeat in range(plan.repeat) for variant in plan.variants]
+    draw = random.Random(plan.seed)
+    pairs = []
+    for repeat in range(plan.repeat):
+        variants = list(plan.variants)
+        if plan.shuffled:
+            draw.shuffle(variants)
+        pairs += [(variant, repeat) for variant in variants]
     return [(f"{i:02d}-{variant}", variant, repeat) for i, (variant, repeat) in enumerate(pairs, start=1)]
 
 
@@ -85,13 +97,21 @@ async def _run_all(plan: Plan, testbed: Testbed, out: Path, clock: Clock, observ
             started=_now(),
         ),
     )
-    for name, variant, repeat in runs:
+    for number, (name, variant, repeat) in enumerate(runs, start=1):
         ending = await _run_one(
             plan, testbed, out / "runs" / name, plan.scenario.variants[variant], repeat, clock, observer
         )
         if ending is not Ending.COMPLETE:
             return ending
+        if _done(plan, number):
+            break
     return Ending.COMPLETE
+
+
+def _done(plan: Plan, runs: int) -> bool:
+    """Whether so many runs are whole repeats, and enough of them."""
+    repeats, rest = divmod(runs, len(plan.variants))
+    return plan.enough is not None and not rest and plan.enough(repeats)
 
 
 async def _run_one(

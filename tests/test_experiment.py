@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,13 @@ def plan(*variants: str, repeat: int = 1) -> experiment.Plan:
     return experiment.Plan(SCENARIO, loader.to_raw(SCENARIO), variants, repeat, 7, ("loadgen",))
 
 
-def run(tmp_path: Path, latencies: dict[str, float], repeat: int = 1, error: Exception | None = None) -> Ending:
+def run(
+    tmp_path: Path,
+    latencies: dict[str, float],
+    repeat: int = 1,
+    error: Exception | None = None,
+    enough: Callable[[int], bool] | None = None,
+) -> Ending:
     clock = JumpingClock()
     made = {
         name: FakeDeployment(clock, {"lookups": "dns.lookup"}, {"lookups": 5}, seconds)
@@ -41,7 +48,11 @@ def run(tmp_path: Path, latencies: dict[str, float], repeat: int = 1, error: Exc
         jumping = asyncio.create_task(clock.jump())
         try:
             return await experiment.run(
-                plan(*made, repeat=repeat), FakeTestbed(made), tmp_path / "out", clock, SILENT
+                plan(*made, repeat=repeat)._replace(enough=enough),
+                FakeTestbed(made),
+                tmp_path / "out",
+                clock,
+                SILENT,
             )
         finally:
             jumping.cancel()
@@ -85,6 +96,28 @@ def test_repeats_are_interleaved(tmp_path: Path) -> None:
     assert analysed(tmp_path) is Verdict.PASS
     runs = [store.read_run(tmp_path / "out" / "runs" / name).info for name in names]
     assert [(i.repeat, i.seed) for i in runs] == [(0, 7), (0, 7), (1, 8), (1, 8)]
+
+
+def test_the_order_within_a_repeat_can_be_drawn_from_the_seed() -> None:
+    drawn = plan("before", "after", repeat=20)._replace(shuffled=True)
+    names = experiment.run_names(drawn)
+    assert names == experiment.run_names(drawn) != experiment.run_names(drawn._replace(seed=8))
+    pairs = [(names[i][1], names[i + 1][1]) for i in range(0, 40, 2)]
+    assert set(pairs) == {("before", "after"), ("after", "before")}
+    assert [repeat for _, _, repeat in names] == [i // 2 for i in range(40)]
+
+
+def test_repeats_end_when_they_are_enough(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def enough(repeats: int) -> bool:
+        asked.append(repeats)
+        return repeats == 2
+
+    run(tmp_path, {"before": 5.0, "after": 0.1}, repeat=9, enough=enough)
+    assert asked == [1, 2]
+    assert len(list((tmp_path / "out" / "runs").iterdir())) == 4
+    assert analysed(tmp_path) is Verdict.PASS
 
 
 def test_one_run_directory_can_be_analysed_by_itself(tmp_path: Path) -> None:

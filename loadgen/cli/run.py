@@ -136,7 +136,7 @@ def run(
     if dry_run:
         return _tell_plan(plan, testbeds.touches(testbed, options, plan.scenario))
     place = out or Path("runs") / f"{plan.scenario.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    ending = testbeds.within(testbed, options, lambda made: _drive(plan, made, place, limit_s, quiet=json))
+    ending = testbeds.within(testbed, options, lambda made: drive(plan, made, place, limit_s, quiet=json))
     if ending is Ending.INTERRUPTED and not analysis.begun(place):
         raise KeyboardInterrupt
     results = analyse(place)
@@ -180,7 +180,7 @@ def _plan(
     )
 
 
-def _drive(plan: experiment.Plan, testbed: Testbed, out: Path, limit_s: float | None, *, quiet: bool) -> Ending:
+def drive(plan: experiment.Plan, testbed: Testbed, out: Path, limit_s: float | None, *, quiet: bool) -> Ending:
     """Run the experiment on an event loop. Ctrl-C and SIGTERM end it in order; a second one does so at once."""
     title = f"{plan.scenario.name}: {', '.join(plan.variants)} · seed {plan.seed} · {out}"
 
