@@ -239,7 +239,7 @@ def test_the_model_does_what_a_real_kubelet_does(
         # DELs that are repeated after the namespace is gone come without its path.
         repeated = [call for call in told.begun(PLAIN)[2:] if call.command == "DEL"]
         assert all(call.netns == "-" for call in repeated)
-    low, high = KubeletConfig.retry_s
+    low, high = KubeletConfig(Path(), Path(), Path()).retry_s
     assert all(low - SLACK_S < gap < high + SLACK_S for gap in theirs.gaps(REFUSED) + theirs.gaps(HUNG))
 
     said = [classify("FailedCreatePodSandBox", text, deadline_s=DEADLINE_S) for text in real.said(REFUSED)]

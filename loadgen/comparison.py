@@ -11,6 +11,7 @@ from loadgen.core import thresholds, versus
 from loadgen.core.errors import ConfigError
 from loadgen.core.history import MetricSamples, RunData
 from loadgen.core.judge import judge_run, measured_phases
+from loadgen.core.metrics import RATIO_AGGREGATES
 from loadgen.core.model import Scenario
 from loadgen.core.samples import Outcome
 from loadgen.core.stats import Latencies
@@ -95,9 +96,13 @@ def _experiment(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of(side: Side) -> dict[str, list[Run]]:
-    """The latencies that thresholds speak of; where none does, all that every run has."""
-    named = [thresholds.parse(text).metric for text in side.scenario.thresholds]
-    wanted = list(dict.fromkeys(m.name for m in named if m.kind == "latency"))
+    """The operations whose time or failures have a threshold; where none has, all that every run has.
+
+    A load that only has to have been there (`achieved`) is no result: its rows would make all others less sure.
+    """
+    asked = [thresholds.parse(text) for text in side.scenario.thresholds]
+    results = [t for t in asked if t.metric.kind == "latency" and t.aggregate not in RATIO_AGGREGATES]
+    wanted = list(dict.fromkeys(t.metric.name for t in results))
     common = set.intersection(*(set(run.samples) for run in side.runs))
     phases = measured_phases(side.scenario)
     found = {

@@ -178,7 +178,7 @@ def _row(
     outcome, why = _judge(a, b, low, high, margin, (len(current), len(candidate)))
     if aggregate == FAILED and not any(run.failed for run in (*current, *candidate)):
         outcome, why = Outcome.SAME, "none failed on either side"
-        low = high = 1.0
+        difference, low, high, detectable = 0.0, 1.0, 1.0, None
     pooled = [_some(np.concatenate([run.latencies.seconds for run in runs]), rng) for runs in (current, candidate)]
     return Row(
         metric=metric,

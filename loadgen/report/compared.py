@@ -24,9 +24,9 @@ _STYLES = {
 def comparison(found: Comparison) -> RenderableType:
     """What was compared, a row an aggregate, what they rest on, and the outcome as the last line. ASCII only."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False, expand=False)
-    for name in ("metric", "aggregate", "current", "candidate", "ratio", "interval", "detectable"):
-        table.add_column(name, justify="left" if name in ("metric", "aggregate") else "right", no_wrap=True)
-    table.add_column("outcome", overflow="fold", ratio=1)
+    for name in ("metric", "aggregate", "current", "candidate", "ratio", "interval", "detectable", "outcome"):
+        words = name in ("metric", "aggregate", "outcome")
+        table.add_column(name, justify="left" if words else "right", no_wrap=True)
     for row in found.rows:
         table.add_row(*_cells(row), Text(row.outcome.value, style=_STYLES[row.outcome]))
     outcome = Text(found.outcome.value.upper(), style=_STYLES[found.outcome])

@@ -221,6 +221,39 @@ def test_a_full_disk_is_a_harness_failure(scenario: Path, tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
 
 
+LOOKUPS = """
+name: lookups
+hypothesis: a lost second query costs a timeout
+variants: {any: {}}
+faults: {race: {kind: dns-race-drop, probability: 0.3}}
+loads: {lookups: {driver: dns, pace: {kind: constant, rate: 100}}}
+phases: [{name: main, duration: 1s, loads: [lookups], faults: [race], measured: true}]
+thresholds: [dns.lookup max < 2.5s]
+"""
+
+
+def test_two_settings_are_compared_until_the_answer_is_known(tmp_path: Path) -> None:
+    texts = {
+        "lookups": LOOKUPS,
+        "current": 'resolver: {options: "timeout:1"}',
+        "candidate": "resolver: {options: use-vc}",
+    }
+    files = {name: tmp_path / f"{name}.yaml" for name in texts}
+    for name, path in files.items():
+        path.write_text(texts[name])
+    sides = ("--current", files["current"], "--candidate", files["candidate"])
+    out = tmp_path / "out"
+    done = loadgen("compare", *sides, "--scenario", files["lookups"], "--out", out, "--seed", 7, "--max-repeats", 3)
+    found = json.loads((out / "compare.json").read_text())
+    rows = {row["aggregate"]: row for row in found["rows"]}
+    assert rows["p99"]["runs"] == [3, 3], done.stderr
+    assert rows["p99"]["current"] > 1.0 > rows["p99"]["candidate"]
+    assert rows["p99"]["outcome"] == "better"
+    assert rows["failed"]["why"] == "none failed on either side"
+    assert done.returncode == {"better": Exit.PASS, "inconclusive": Exit.INCONCLUSIVE}[found["outcome"]]
+    assert found["outcome"].upper() in done.stdout
+
+
 def test_a_run_that_outlasts_its_timeout_is_given_up(scenario: Path, tmp_path: Path) -> None:
     long = ("--set", "phases.main.duration=60s", "--timeout", "4s")
     done = loadgen("run", scenario, "--out", tmp_path / "out", *long)
