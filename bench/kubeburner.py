@@ -4,7 +4,7 @@
 
 Prints ratios, ours ÷ theirs: pods created and pods Ready a second, as a third client sees both by its own watch, and
 the CPU (user + system) of each tool's whole process tree, from its start to its end with everything removed. Then how
-far the latencies agree that each tool reports of its own pods. `python -m e2e.machine build` builds kube-burner 2.3.0.
+far the latencies agree that each tool reports of its own pods. `python -m e2e.machine build` builds kube-burner.
 """
 
 from __future__ import annotations
