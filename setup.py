@@ -1,5 +1,5 @@
-"""Builds what pyproject.toml cannot say: the C extension, the tc program that records packets in the CT maps, and the
-programs that look names up with a real libc."""
+"""Builds what pyproject.toml cannot say: the C extension, the BPF programs, and the programs that look names up with
+a real libc."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import ExecError
 
 NATIVE = Path("loadgen/native")
-BPF_SOURCE = Path("loadgen/kernel/datapath/ct.bpf.c")
-BPF_OBJECT = BPF_SOURCE.with_suffix(".o")
+BPF_SOURCES = sorted(Path("loadgen/kernel/datapath").glob("*.bpf.c"))
 LOOKUP_SOURCE = Path("loadgen/drivers/lookup.c")
 LOOKUPS = {"glibc": (os.environ.get("CC", "cc"), ()), "musl": ("musl-gcc", ("-static",))}
 """By libc: its compiler. Each program is built where there is one; loadgen says what is missing when it is wanted."""
@@ -26,7 +25,8 @@ class BuildNative(build_ext):
 
     def run(self) -> None:
         super().run()
-        self._compile_bpf(self._target(BPF_OBJECT))
+        for source in BPF_SOURCES:
+            self._compile_bpf(source, self._target(source.with_suffix(".o")))
         for libc in _libcs():
             self._compile_lookup(libc, self._target(_lookup(libc)))
 
@@ -54,19 +54,19 @@ class BuildNative(build_ext):
         finally:
             partial.unlink(missing_ok=True)
 
-    def _compile_bpf(self, target: Path) -> None:
+    def _compile_bpf(self, source: Path, target: Path) -> None:
         clang = shutil.which("clang")
         if clang is None:
-            raise ExecError(f"clang is needed to compile {BPF_SOURCE}: install the Debian package `clang`")
+            raise ExecError(f"clang is needed to compile {source}: install the Debian package `clang`")
         target.parent.mkdir(parents=True, exist_ok=True)
         # Written beside the target and moved over it: a program being loaded never sees half an object.
         partial = target.with_suffix(f".{os.getpid()}.tmp")
         try:
             command = [clang, "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", *_kernel_headers()]
-            subprocess.run([*command, "-c", str(BPF_SOURCE), "-o", str(partial)], check=True)
+            subprocess.run([*command, "-c", str(source), "-o", str(partial)], check=True)
             partial.replace(target)
         except subprocess.CalledProcessError as error:
-            raise ExecError(f"clang could not compile {BPF_SOURCE} (exit {error.returncode})") from error
+            raise ExecError(f"clang could not compile {source} (exit {error.returncode})") from error
         finally:
             partial.unlink(missing_ok=True)
 
@@ -82,7 +82,7 @@ def _lookup(libc: str) -> Path:
 
 
 def _made() -> list[Path]:
-    return [BPF_OBJECT, *(_lookup(libc) for libc in _libcs())]
+    return [*(source.with_suffix(".o") for source in BPF_SOURCES), *(_lookup(libc) for libc in _libcs())]
 
 
 def _kernel_headers() -> list[str]:

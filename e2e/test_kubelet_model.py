@@ -251,4 +251,4 @@ def test_the_model_does_what_a_real_kubelet_does(
     late = classify("FailedCreatePodSandBox", text, deadline_s=DEADLINE_S)
     assert late is not None
     assert (late.detail, late.outcome) == ("kubelet deadline 240s", Outcome.UNKNOWN)
-    assert (attempts[HUNG][0].detail, attempts[HUNG][0].outcome) == ("killed after 240s", Outcome.UNKNOWN)
+    assert (attempts[HUNG][0].detail, attempts[HUNG][0].outcome) == ("killed after 4m", Outcome.UNKNOWN)

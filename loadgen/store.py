@@ -76,7 +76,7 @@ def writing(path: Path) -> Iterator[None]:
         raise HarnessError(f"cannot write {path}: {why}") from error
 
 
-def create(out: Path, info: ExperimentInfo) -> None:
+def create(out: Path, info: msgspec.Struct) -> None:
     """Make OUT and write its run.json. ConfigError when it holds something already or cannot be written."""
     try:
         out.mkdir(parents=True, exist_ok=True)

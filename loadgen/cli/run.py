@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from loadgen import analysis, experiment, store
-from loadgen.cli import testbeds
+from loadgen import analysis, costs, experiment, store
+from loadgen.cli import cost, testbeds
 from loadgen.cli.app import app, duration, stdout
 from loadgen.clock import MonotonicClock
 from loadgen.core.errors import ConfigError, HarnessError
@@ -113,6 +113,8 @@ def run(
     bundle: BundleOpt = None,
 ) -> None:
     """Run a scenario: its baseline must break its thresholds, its fixes must hold them."""
+    if scenario == costs.KIND:
+        return cost.ct_cost(out=out, repeat=max(repeat, costs.Wanted().repeats), seed=seed, json=json)
     if testbed not in TESTBEDS:
         raise ConfigError(f"--testbed {testbed}: unknown; allowed: {', '.join(TESTBEDS)}")
     limit_s = duration("--timeout", timeout) if timeout else None

@@ -66,6 +66,28 @@ class BatchOpts(ctypes.Structure):
     )
 
 
+class TestRunOpts(ctypes.Structure):
+    """struct bpf_test_run_opts."""
+
+    _fields_ = (
+        ("sz", ctypes.c_size_t),
+        ("data_in", ctypes.c_void_p),
+        ("data_out", ctypes.c_void_p),
+        ("data_size_in", ctypes.c_uint32),
+        ("data_size_out", ctypes.c_uint32),
+        ("ctx_in", ctypes.c_void_p),
+        ("ctx_out", ctypes.c_void_p),
+        ("ctx_size_in", ctypes.c_uint32),
+        ("ctx_size_out", ctypes.c_uint32),
+        ("retval", ctypes.c_uint32),
+        ("repeat", ctypes.c_int),
+        ("duration", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("cpu", ctypes.c_uint32),
+        ("batch_size", ctypes.c_uint32),
+    )
+
+
 BPF_TC_INGRESS = 1
 BPF_TC_EGRESS = 2
 BPF_TC_F_REPLACE = 1
@@ -78,7 +100,10 @@ _SIGNATURES = {
     "bpf_object__find_map_by_name": (_ptr, _ptr, _str),
     "bpf_object__find_program_by_name": (_ptr, _ptr, _str),
     "bpf_program__fd": (_int, _ptr),
+    "bpf_program__set_autoload": (_int, _ptr, ctypes.c_bool),
+    "bpf_prog_test_run_opts": (_int, _int, ctypes.POINTER(TestRunOpts)),
     "bpf_map__fd": (_int, _ptr),
+    "bpf_map__set_autocreate": (_int, _ptr, ctypes.c_bool),
     "bpf_map__pin": (_int, _ptr, _str),
     "bpf_map__reuse_fd": (_int, _ptr, _int),
     "bpf_map__set_max_entries": (_int, _ptr, _u32),
