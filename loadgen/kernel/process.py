@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -37,6 +38,15 @@ def children_of_lab(lab_id: str) -> list[int]:
         if mark in environment.split(b"\0"):
             found.append(int(entry.name))
     return sorted(found)
+
+
+def let_go(process: asyncio.subprocess.Process) -> None:
+    """Close our ends of the pipes of one that has ended. Idempotent.
+
+    A pipe that nobody has read to its end keeps asyncio's transport open; the garbage collector closes it after its
+    loop, in the middle of whatever runs then, with an error that Python 3.11's compiler trips over.
+    """
+    process._transport.close()  # type: ignore[attr-defined] # pyright: ignore # asyncio offers no other way
 
 
 def start_time(pid: int) -> int | None:

@@ -12,6 +12,7 @@ import msgspec
 
 from loadgen.core.ports import Emit
 from loadgen.core.units import enc_hook
+from loadgen.kernel.process import let_go
 from loadgen.lab.loads import WorkerLoad
 from loadgen.lab.services import Service
 
@@ -31,16 +32,16 @@ class LocalWorker(Service):
 
     async def kill(self) -> None:
         """SIGTERM, and SIGKILL for one that does not end. Its last messages are nobody's any more."""
-        if self._process.returncode is not None:
-            return
-        self._process.terminate()
-        try:
-            async with asyncio.timeout(KILL_AFTER_S):
-                await self._drain()
+        if self._process.returncode is None:
+            self._process.terminate()
+            try:
+                async with asyncio.timeout(KILL_AFTER_S):
+                    await self._drain()
+                    await self._process.wait()
+            except TimeoutError:
+                self._process.kill()
                 await self._process.wait()
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
+        let_go(self._process)
 
     async def _drain(self) -> None:
         """A full pipe would keep it from ending."""

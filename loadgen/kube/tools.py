@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadgen.core.errors import HarnessError, NotSupported
+from loadgen.kernel.process import let_go
 
 LIMIT_S = 300.0
 GRACE_S = 10.0
@@ -91,3 +92,4 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         except ProcessLookupError:
             break
     await process.wait()
+    let_go(process)

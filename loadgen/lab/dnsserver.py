@@ -36,6 +36,7 @@ MAX_CONNECTIONS = 900
 """Beyond it the oldest connection gives way, so that forgotten ones cannot use up the process's descriptors."""
 MAX_CACHED = 4096
 RECEIVE_BUFFER = 4 << 20
+_PORTS_TRIED = 50
 
 
 class DnsServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -276,6 +277,17 @@ def stats_reply(query: bytes, end: int, stats: msgspec.Struct) -> bytes:
 
 
 def _bind(address: str, port: int) -> tuple[socket.socket, socket.socket]:
+    """UDP and TCP on one port. Port 0: one that is free in both; the first that the kernel gives need not be."""
+    for _ in range(_PORTS_TRIED if port == 0 else 0):
+        try:
+            return _bind_both(address, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    return _bind_both(address, port)
+
+
+def _bind_both(address: str, port: int) -> tuple[socket.socket, socket.socket]:
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:

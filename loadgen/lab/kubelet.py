@@ -28,6 +28,7 @@ from loadgen.core.ports import Attempt
 from loadgen.core.samples import Outcome
 from loadgen.core.units import NS_PER_S, format_duration
 from loadgen.kernel import netns
+from loadgen.kernel.process import let_go
 from loadgen.kernel.threads import to_thread
 
 OnAttempt = Callable[[Attempt], None]
@@ -250,6 +251,7 @@ class Kubelet:
             if killed or process.returncode is None:
                 _kill_group(process.pid)
                 await process.wait()
+                let_go(process)
         return CniResult(start_ns, time.monotonic_ns(), process.returncode or 0, stdout, killed)
 
     def _keep(self, task: asyncio.Task[Any]) -> None:

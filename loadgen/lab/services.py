@@ -10,7 +10,7 @@ from pathlib import Path
 
 from loadgen.core.errors import HarnessError
 from loadgen.core.units import format_duration
-from loadgen.kernel.process import LAB_VARIABLE
+from loadgen.kernel.process import LAB_VARIABLE, let_go
 from loadgen.lab.state import LabState
 
 READY_LIMIT_S = 120.0
@@ -95,15 +95,16 @@ class Service:
 
     async def stop(self) -> None:
         """SIGTERM, then SIGKILL for one that does not listen. Idempotent."""
-        if self._process.returncode is not None:
-            return
-        self._process.terminate()
-        try:
-            await asyncio.wait_for(self._process.wait(), STOP_LIMIT_S)
-        except TimeoutError:
-            await self.kill()
+        if self._process.returncode is None:
+            self._process.terminate()
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_LIMIT_S)
+            except TimeoutError:
+                await self.kill()
+        let_go(self._process)
 
     async def kill(self) -> None:
         if self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
+        let_go(self._process)

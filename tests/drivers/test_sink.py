@@ -9,42 +9,37 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from loadgen.drivers.sink import serve_sink
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("0.0.0.0", 0))
-        return probe.getsockname()[1]
+from tests.ports import free_ports
 
 
 def test_it_serves_from_ready_until_stopped() -> None:
-    port, ready, stop = free_port(), threading.Event(), threading.Event()
+    port, ready, stop = free_ports(), threading.Event(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         server = pool.submit(serve_sink, port, 10, 4, stop.is_set, ready.set)
-        assert ready.wait(5)
+        assert ready.wait(30)
         for _ in range(23):
             with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
                 client.sendall(b"x" * 10)
                 client.shutdown(socket.SHUT_WR)
                 assert client.makefile("rb").read() == b"yyyy"
         stop.set()
-        assert server.result(5) == 23
+        assert server.result(30) == 23
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
 def test_it_serves_every_port_of_a_range() -> None:
-    first, stop, ready = free_port(), threading.Event(), threading.Event()
+    first, stop, ready = free_ports(2), threading.Event(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         server = pool.submit(serve_sink, first, 10, 4, stop.is_set, ready.set, ports=2)
-        assert ready.wait(5)
+        assert ready.wait(30)
         for port in (first, first + 1):
             with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
                 client.sendall(b"x" * 10)
                 client.shutdown(socket.SHUT_WR)
                 assert client.makefile("rb").read() == b"yyyy"
         stop.set()
-        assert server.result(5) == 2
+        assert server.result(30) == 2
 
 
 def test_a_taken_port_is_an_error_and_never_ready() -> None:

@@ -14,21 +14,7 @@ import pytest
 
 from loadgen.kube.datanode import DatanodeConfig, Server, serve
 from loadgen.kube.exchange import Targets
-
-
-def free_ports(n: int) -> int:
-    """The first of `n` ports in a row that were free a moment ago."""
-    for first in range(24_000, 30_000, n):
-        taken: list[socket.socket] = []
-        try:
-            taken += [socket.create_server(("0.0.0.0", port)) for port in range(first, first + n)]
-        except OSError:
-            continue
-        finally:
-            for server in taken:
-                server.close()
-        return first
-    raise AssertionError("no free ports")
+from tests.ports import free_ports
 
 
 def ask(address: str, port: int, request: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -54,6 +55,23 @@ def test_a_stop_that_comes_too_late_writes_nowhere(monkeypatch: pytest.MonkeyPat
     assert written == ["anon_inode:[eventfd]"]  # still its own, no other file that took the number
     monkeypatch.undo()
     server.stop()
+
+
+def test_a_port_that_is_free_in_one_protocol_only_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    bind, tried = dnsserver._bind_both, list[int]()
+
+    def taken_twice(address: str, port: int) -> tuple[socket.socket, socket.socket]:
+        tried.append(port)
+        if len(tried) < 3:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        return bind(address, port)
+
+    monkeypatch.setattr(dnsserver, "_bind_both", taken_twice)
+    with dns_server() as server:
+        assert ask(server.port, query())
+        assert tried == [0, 0, 0]
+        with pytest.raises(OSError, match="in use"):
+            DnsServer(DnsServerConfig(names=(NAME,), port=server.port, address="127.0.0.1"))
 
 
 @pytest.mark.parametrize("stream", [False, True])

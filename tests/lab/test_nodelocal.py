@@ -29,20 +29,16 @@ from loadgen.core.units import Duration
 from loadgen.lab import nodelocal
 from loadgen.lab.dnszone import Rule
 from loadgen.lab.nodelocal import NodeLocal, NodeLocalConfig, NodeLocalStats
+from tests.ports import free_ports
 from tests.realdns import ask, dns_server, logged, query
 
 STATS = dnswire.query(9, dnswire.STATS_NAME, TXT, qclass=CH).wire
 
 
-def free_port() -> int:
-    with dns_server() as server:
-        return server.port
-
-
 @contextmanager
 def cache(upstream: int, **config: object) -> Iterator[int]:
     """A running cache; the port it listens on."""
-    port = free_port()
+    port = free_ports()
     made = NodeLocalConfig(listen=("127.0.0.1",), port=port, upstream="127.0.0.1", upstream_port=upstream, **config)
     ready, ends = threading.Event(), []
 
@@ -127,7 +123,7 @@ def test_a_silent_upstream_is_asked_again_on_a_new_connection(
 def test_an_upstream_that_does_not_answer_is_a_servfail(monkeypatch: pytest.MonkeyPatch, silent: bool) -> None:
     monkeypatch.setattr(nodelocal, "READ_LIMIT_S", 0.2)
     monkeypatch.setattr(nodelocal, "TOTAL_LIMIT_S", 0.5)
-    with dns_server(rules=(Rule("drop"),)) as server, cache(server.port if silent else free_port()) as port:
+    with dns_server(rules=(Rule("drop"),)) as server, cache(server.port if silent else free_ports()) as port:
         began = time.monotonic()
         (reply,) = ask(port, query())
         assert rcode(reply) == "SERVFAIL"
@@ -137,7 +133,7 @@ def test_an_upstream_that_does_not_answer_is_a_servfail(monkeypatch: pytest.Monk
 
 def test_it_finds_back_to_an_upstream_that_was_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodelocal, "TOTAL_LIMIT_S", 0.3)
-    upstream = free_port()
+    upstream = free_ports()
     with cache(upstream) as port:
         with dns_server(port=upstream):
             assert rcode(ask(port, query("a."))[0]) == "NXDOMAIN"  # leaves an idle connection behind
@@ -185,7 +181,7 @@ def test_garbage_does_not_stop_it(ports: int, messages: list[bytes], framed: boo
 
 
 def test_the_process_is_ready_serves_and_ends_with_its_counts(tmp_path: Path) -> None:
-    path, port = tmp_path / "config.json", free_port()
+    path, port = tmp_path / "config.json", free_ports()
     with dns_server() as server:
         config = {"listen": ["127.0.0.1"], "port": port, "upstream": "127.0.0.1", "upstream_port": server.port}
         path.write_text(json.dumps(config))
