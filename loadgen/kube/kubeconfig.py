@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import ipaddress
+import json
 import os
 import ssl
+import sys
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -16,6 +18,7 @@ import msgspec
 import yaml
 
 from loadgen.core.errors import ConfigError
+from loadgen.kernel.process import let_go
 from loadgen.kube import plainconfig
 from loadgen.kube.plainconfig import Plain
 
@@ -142,24 +145,12 @@ async def _read(where: str, name: str) -> Configuration:
 
 async def _resolve_plugin(user: Any) -> None:
     """Put what the plugin says in its place. The official client would only log one that fails, and go on without."""
-    from kubernetes.aio.config.exec_provider import ExecProvider
-
     spec = user["exec"]
     command = spec["command"]
     if os.sep in command and spec.path:
         # kubectl looks for it from the kubeconfig's folder.
         spec.value["command"] = str(Path(spec.path).parent / command)
-    try:
-        async with asyncio.timeout(PLUGIN_LIMIT_S):
-            said = await ExecProvider(spec).run()
-    except TimeoutError:
-        raise ValueError(
-            f"its credential plugin {command} has not answered within {PLUGIN_LIMIT_S:g} s; try it by hand"
-        ) from None
-    except OSError as error:
-        hint = spec.safe_get("installHint")
-        why = f"its credential plugin {command} cannot be run: {error.strerror}"
-        raise ValueError(f"{why}; {hint}" if hint else why) from None
+    said = await _ask_plugin(spec, command)
     user.value.pop("exec")
     if said.get("token"):
         user.value["token"] = said["token"]
@@ -168,6 +159,52 @@ async def _resolve_plugin(user: Any) -> None:
             user.value[ours] = base64.b64encode(said[theirs].encode()).decode()
     if not said.get("token") and not (said.get("clientCertificateData") and said.get("clientKeyData")):
         raise ValueError(f"its credential plugin {command} gave neither a token nor a certificate with its key")
+
+
+async def _ask_plugin(spec: Any, name: str) -> dict[str, str]:
+    """The status that it answers, by the protocol of client.authentication.k8s.io.
+
+    Not by the official client's ExecProvider, which leaves a plugin that does not answer running.
+    """
+    version = spec["apiVersion"]
+    info = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": sys.stdin.isatty()}}
+    env = {item["name"]: item["value"] for item in spec.safe_get("env") or ()}
+    argv = [spec["command"], *(str(arg) for arg in spec.safe_get("args") or ())]
+    try:
+        code, out, err = await _run(argv, {**env, "KUBERNETES_EXEC_INFO": json.dumps(info)})
+    except TimeoutError:
+        raise ValueError(
+            f"its credential plugin {name} has not answered within {PLUGIN_LIMIT_S:g} s; try it by hand"
+        ) from None
+    except OSError as error:
+        hint = spec.safe_get("installHint")
+        why = f"its credential plugin {name} cannot be run: {error.strerror}"
+        raise ValueError(f"{why}; {hint}" if hint else why) from None
+    if code:
+        raise ValueError(f"its credential plugin {name} ended with {code}: {' '.join(err.split())[-300:]}")
+    try:
+        said = json.loads(out)
+        if said["apiVersion"] != version:
+            raise ValueError(f"it speaks {said['apiVersion']}, asked for was {version}")
+        return dict(said["status"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"its credential plugin {name} gave no ExecCredential: {error}") from None
+
+
+async def _run(argv: list[str], env: dict[str, str]) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr. On our terminal, for it may ask; TimeoutError when it takes too long, ended then."""
+    process = await asyncio.create_subprocess_exec(
+        *argv, env={**os.environ, **env}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(PLUGIN_LIMIT_S):
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        let_go(process)
+    return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
 
 
 def _tls(found: Configuration) -> ssl.SSLContext | bool:

@@ -125,11 +125,14 @@ def test_a_plugin_beside_the_kubeconfig_gives_the_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "told"),
     [
-        ("echo no such profile >&2; exit 255", "exec: process returned 255.*no such profile"),
-        ("echo hello", "exec: failed to decode process output"),
+        ("echo no such profile >&2; exit 255", "its credential plugin ./plugin ended with 255: no such profile"),
+        ("echo hello", "its credential plugin ./plugin gave no ExecCredential"),
         (says(), "gave neither a token nor a certificate with its key"),
         (says(clientCertificateData="x"), "gave neither a token nor a certificate with its key"),
-        ("exec sleep 60", "its credential plugin ./plugin has not answered within 0.3 s"),
+        (
+            'echo $$ > "$(dirname "$0")/pid"; exec sleep 60',
+            "its credential plugin ./plugin has not answered within 0.3 s",
+        ),
     ],
 )
 def test_a_plugin_that_fails_is_not_passed_over(
@@ -138,6 +141,8 @@ def test_a_plugin_that_fails_is_not_passed_over(
     monkeypatch.setattr(kubeconfig, "PLUGIN_LIMIT_S", 0.3 if "sleep" in script else 30.0)
     with pytest.raises(ConfigError, match=f"context test: .*{told}"):
         load(None, plugin(tmp_path, script))
+    if (tmp_path / "pid").exists():
+        assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
 
 def test_a_plugin_that_is_not_installed_says_how_to_get_it(tmp_path: Path) -> None:
