@@ -1,4 +1,5 @@
-"""The hot loops in C, behind four names: walking and filling a conntrack map, the TCP storm and its sink.
+"""The hot loops in C, behind five names: walking and filling a conntrack map, the TCP storm and its sink, and reading
+a printed conntrack map.
 
 They release the GIL. What each takes, returns and raises is written in `_native.pyi`.
 """
@@ -8,6 +9,7 @@ from loadgen.native._native import (
     CT_EXPIRED,
     CT_KEEP,
     STORM_DETAILS,
+    CtList,
     CtWalk,
     Sink,
     Storm,
@@ -20,6 +22,7 @@ __all__ = [
     "CT_EXPIRED",
     "CT_KEEP",
     "STORM_DETAILS",
+    "CtList",
     "CtWalk",
     "Sink",
     "Storm",

@@ -153,3 +153,35 @@ class Sink:
     @property
     def port(self) -> int:
         """The first of its ports."""
+
+@final
+class CtList:
+    """Counts what `cilium-dbg bpf ct list` printed, as it streams by, in at most 80 MB whatever comes.
+
+    Rows of `states`, `sources` and `destinations`: 16 bytes of key, then a uint64 count in host order.
+    """
+
+    def __new__(cls, *, json: bool = False) -> CtList: ...
+    def feed(self, data: Buffer) -> None:
+        """Read the next bytes. One thread at a time (else RuntimeError)."""
+
+    def finish(self) -> None:
+        """There are no more bytes."""
+
+    @property
+    def states(self) -> bytes:
+        """Entries by `expires` (uint64) and state (uint64, the bits of core.ctlist.STATE)."""
+    @property
+    def sources(self) -> bytes:
+        """Entries by the originator's address, IPv4 as ::ffff:a.b.c.d."""
+    @property
+    def destinations(self) -> bytes: ...
+    @property
+    def ports(self) -> bytes:
+        """65536 uint64: entries by the responder's port."""
+    @property
+    def counts(self) -> dict[str, int]:
+        """entries, bad, uncounted (of keys beyond the room for them), last_report, now (-1: no remaining times)."""
+    @property
+    def complaints(self) -> list[tuple[int, str]]:
+        """The first 16 bad ones: (line from 1, or the offset in JSON; what it is)."""

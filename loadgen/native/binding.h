@@ -11,6 +11,7 @@
 
 extern PyType_Spec storm_spec;
 extern PyType_Spec sink_spec;
+extern PyType_Spec ctlist_spec;
 
 /* False, with ValueError set, when `value` of the argument `name` is outside [low, high]. */
 static inline bool is_within(const char *name, int64_t value, int64_t low, int64_t high)

@@ -210,7 +210,8 @@ static int module_exec(PyObject *module)
 	state->walk_type = PyStructSequence_NewType(&walk_desc);
 	if (!state->walk_type || PyModule_AddObjectRef(module, "CtWalk", (PyObject *)state->walk_type))
 		return -1;
-	if (add_type(module, &storm_spec) || add_type(module, &sink_spec) || add_details(module))
+	if (add_type(module, &storm_spec) || add_type(module, &sink_spec) || add_type(module, &ctlist_spec) ||
+	    add_details(module))
 		return -1;
 	return PyModule_AddIntMacro(module, CT_KEEP) || PyModule_AddIntMacro(module, CT_EXPIRED) ||
 			       PyModule_AddIntMacro(module, CT_ADDRESS)

@@ -1,0 +1,86 @@
+"""Numbers that several hypotheses read out of the evidence: rates between two pages, sizes, intervals, log events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from loadgen.core import ctlist
+from loadgen.core.ctlist import CtView
+from loadgen.core.incident import Event, Evidence, LogFacts, MetricsPage
+
+P = TypeVar("P")
+GC_INTERVAL = "cilium_datapath_conntrack_gc_interval_seconds"
+TCP_SIZE = "TCP connection tracking"
+
+
+class Metric:
+    """A metric's name and the label values that are asked for; labels not named may be anything."""
+
+    def __init__(self, name: str, **labels: tuple[str, ...]) -> None:
+        self.name, self.labels = name, labels
+
+    def of(self, page: MetricsPage) -> list[float]:
+        return [value for (name, labels), value in page.samples.items() if self._fits(name, dict(labels))]
+
+    def _fits(self, name: str, labels: dict[str, str]) -> bool:
+        return name == self.name and all(labels.get(key) in wanted for key, wanted in self.labels.items())
+
+
+def views(evidence: Evidence) -> tuple[CtView, ...]:
+    return tuple(ctlist.view(table, evidence.uptime_s) for table in evidence.tables)
+
+
+def metric_growth(evidence: Evidence, metric: Metric) -> tuple[float, str] | None:
+    """How much the sum of a counter rose from the first to the last page, a restart counted from zero; and where.
+
+    None with fewer than two pages, or when no page has the metric's name: nothing is known then.
+    """
+    pages = evidence.metrics
+    if len(pages) < 2 or not any(name == metric.name for page in pages for name, _ in page.samples):
+        return None
+    sums = [sum(metric.of(page)) for page in pages]
+    rises = [b - a if b >= a else b for a, b in zip(sums, sums[1:], strict=False)]
+    return sum(rises), f"{pages[0].file} to {pages[-1].file}"
+
+
+def metric_last(evidence: Evidence, metric: Metric) -> tuple[float, str] | None:
+    """The largest value in the last page that has it, and that page."""
+    for page in reversed(evidence.metrics):
+        if found := metric.of(page):
+            return max(found), page.file
+    return None
+
+
+def gc_interval(evidence: Evidence) -> tuple[float | None, str]:
+    """The longest GC interval that a metrics page (from 1.18) or a log tells, in seconds, and where."""
+    found = [(value, page.file) for page in evidence.metrics for value in Metric(GC_INTERVAL).of(page)]
+    found += [(interval, log.file) for log in evidence.logs for interval in log.intervals_s]
+    return max(found, default=(None, ""), key=lambda pair: pair[0] or 0.0)
+
+
+def table_capacity(evidence: Evidence) -> int | None:
+    """Entries of the TCP table, by cilium status --verbose."""
+    return max((s.sizes[TCP_SIZE] for s in evidence.statuses if TCP_SIZE in s.sizes), default=None)
+
+
+def conntrack_growth(evidence: Evidence) -> tuple[dict[str, int], str] | None:
+    """By counter: how much it rose from the first to the last `conntrack -S`. None with fewer than two."""
+    pages = evidence.conntrack
+    if len(pages) < 2:
+        return None
+    first, last = pages[0], pages[-1]
+    rises = {name: max(value - first.counters.get(name, 0), 0) for name, value in last.counters.items()}
+    return rises, f"{first.file} to {last.file}"
+
+
+def event(log: LogFacts, name: str) -> Event | None:
+    return log.events.get(name)
+
+
+def events_of(evidence: Evidence, name: str, point: Callable[..., P], *, decisive: bool = False) -> list[P]:
+    """One point for each log that has the event, with its first line."""
+    found = [(log, log.events[name]) for log in evidence.logs if name in log.events]
+    return [
+        point(f"{e.count}x, first in line {e.first}: {e.sample}", log.file, decisive=decisive) for log, e in found
+    ]
