@@ -20,8 +20,8 @@ FilesArg = Annotated[
     typer.Argument(
         metavar="FILE...",
         help="In any mix, recognised by content: `cilium-dbg bpf ct list` (text or JSON, best with -d), goroutine "
-        "dumps (gops stack, SIGQUIT), `cilium status --verbose`, metrics pages (two or more), agent and kubelet logs, "
-        "`conntrack -S` before and after, dmesg, pcap or pcapng of a resolver, a sysdump zip.",
+        "dumps (gops stack, SIGQUIT), `cilium status --verbose`, metrics pages (two or more), agent and kubelet "
+        "logs, `conntrack -S` before and after, dmesg, pcap or pcapng of a resolver, a sysdump zip.",
     ),
 ]
 UptimeOpt = Annotated[

@@ -45,6 +45,8 @@ class DnsStory(msgspec.Struct, frozen=True):
     """A and AAAA of one name from one port within 0.1 s."""
     one_lost: int
     """Pairs of which exactly one query was answered before its retry or the end of the capture."""
+    second_lost: int
+    """Of these, pairs that lost the query sent second: a race loses it, chance loses either."""
     both_lost: int
     other_lost: int
     retries: tuple[tuple[str, int], ...] = ()
@@ -112,6 +114,7 @@ class DnsWatch:
             answered=c["answered"],
             pairs=c["pairs"],
             one_lost=c["one_lost"],
+            second_lost=c["second_lost"],
             both_lost=c["both_lost"],
             other_lost=c["other_lost"],
             retries=tuple(self._retries.most_common()),
@@ -193,5 +196,7 @@ class DnsWatch:
         other.retried = True
         if query.answered != other.answered:
             self._counts["one_lost"] += 1
+            lost, kept = (other, query) if query.answered else (query, other)
+            self._counts["second_lost"] += lost.at >= kept.at
         elif not query.answered:
             self._counts["both_lost"] += 1

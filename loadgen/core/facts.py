@@ -58,7 +58,7 @@ def _table(table: CtTable, uptime_s: int | None) -> Iterator[str]:
     now = "unknown" if view.now_s is None else view.now_s
     yield f"{format_count(view.entries)} entries; now is {now} s ({view.how})"
     if uptime_s is not None and view.entries and table.last_report > uptime_s * 1.05 + 60:
-        yield f"an entry reports a packet at {table.last_report}, after that: wrong --uptime, or bpfClockProbe (jiffies)"
+        yield f"an entry reports a packet at {table.last_report}, later: wrong --uptime, or bpfClockProbe (jiffies)"
     if view.expired is not None and view.entries:
         yield f"expired: {format_count(view.expired)} ({view.expired / view.entries:.1%})"
         ages = ", ".join(f"{name} {format_count(count)}" for name, count in view.ages if count)
@@ -103,7 +103,7 @@ def _metrics(evidence: Evidence) -> Iterator[str]:
             for status in ("completed", "uncompleted"):
                 runs = Metric(_RUNS, family=(family,), protocol=(protocol,), status=(status,))
                 grown = metric_growth(evidence, runs)
-                if grown is not None and (grown[0] or (family, status) == ("ipv4", "completed")):
+                if grown is not None and any(runs.of(page) for page in evidence.metrics):
                     what = f"table walks, {family} {protocol} {status}"
                     yield f"{what}: +{format_count(grown[0])} (GC and endpoints alike)"
     interval, where = gc_interval(evidence)

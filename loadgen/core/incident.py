@@ -87,6 +87,8 @@ class Event(msgspec.Struct, frozen=True):
 
 class LogFacts(msgspec.Struct, frozen=True):
     file: str
+    origin: str
+    """`agent`, `kubelet`, `kernel`, or nothing when its lines do not tell."""
     lines: int
     events: Mapping[str, Event]
     intervals_s: tuple[float, ...] = ()

@@ -1,6 +1,7 @@
 """The lines of agent, kubelet, containerd and kernel logs that bear on conntrack, by name.
 
-Wordings are those of Cilium 1.14 to 1.20, of the kubelet and of the kernel, seen on running ones; a new event is a row.
+Wordings are those of Cilium 1.14 to 1.20, of the kubelet and of the kernel, seen on running ones. A new event is a
+row.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ _ANY = re.compile(b"|".join(b"(" + pattern + b")" for pattern in EVENTS.values()
 _NAMES = tuple(EVENTS)
 _INTERVAL = re.compile(rb'newInterval="?([0-9.]+(?:ns|us|\xc2\xb5s|ms|s|m|h)(?:[0-9.]+(?:ms|s|m|h))*)')
 _CT_CLEAN = re.compile(rb'waitingForCTClean="?([0-9.]+(?:ns|us|\xc2\xb5s|ms|s|m|h)(?:[0-9.]+(?:ms|s|m|h))*)')
-SAMPLE_CHARACTERS = 200
+_ORIGIN = re.compile(rb"(?P<agent>\bsubsys=|\bmodule=agent)|(?P<kubelet>\bkubelet\b|^[IWEF]\d{4} \d\d:)")
+SAMPLE_CHARACTERS = 120
 
 
 class LogReader:
     """Feed it lines; bounded, whatever comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, origin: str = "") -> None:
+        self._origin = origin
         self._events: dict[str, Event] = {}
         self._intervals: list[float] = []
         self._ct_clean = 0.0
@@ -44,11 +47,13 @@ class LogReader:
     def line(self, number: int, line: bytes) -> None:
         """One line without its newline; `number` counts from 1."""
         self._lines += 1
+        if not self._origin and (found := _ORIGIN.search(line)):
+            self._origin = str(found.lastgroup)
         for found in _ANY.finditer(line):
             self._count(_NAMES[(found.lastindex or 1) - 1], number, line)
 
     def facts(self, file: str) -> LogFacts:
-        return LogFacts(file, self._lines, dict(self._events), tuple(self._intervals), self._ct_clean)
+        return LogFacts(file, self._origin, self._lines, dict(self._events), tuple(self._intervals), self._ct_clean)
 
     def _count(self, name: str, number: int, line: bytes) -> None:
         before = self._events.get(name)

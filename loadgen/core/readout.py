@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TypeVar
 
 from loadgen.core import ctlist
 from loadgen.core.ctlist import CtView
-from loadgen.core.incident import Event, Evidence, LogFacts, MetricsPage
+from loadgen.core.incident import Evidence, MetricsPage
 
 P = TypeVar("P")
 GC_INTERVAL = "cilium_datapath_conntrack_gc_interval_seconds"
@@ -40,7 +41,7 @@ def metric_growth(evidence: Evidence, metric: Metric) -> tuple[float, str] | Non
     if len(pages) < 2 or not any(name == metric.name for page in pages for name, _ in page.samples):
         return None
     sums = [sum(metric.of(page)) for page in pages]
-    rises = [b - a if b >= a else b for a, b in zip(sums, sums[1:], strict=False)]
+    rises = [b - a if b >= a else b for a, b in pairwise(sums)]
     return sum(rises), f"{pages[0].file} to {pages[-1].file}"
 
 
@@ -72,10 +73,6 @@ def conntrack_growth(evidence: Evidence) -> tuple[dict[str, int], str] | None:
     first, last = pages[0], pages[-1]
     rises = {name: max(value - first.counters.get(name, 0), 0) for name, value in last.counters.items()}
     return rises, f"{first.file} to {last.file}"
-
-
-def event(log: LogFacts, name: str) -> Event | None:
-    return log.events.get(name)
 
 
 def events_of(evidence: Evidence, name: str, point: Callable[..., P], *, decisive: bool = False) -> list[P]:

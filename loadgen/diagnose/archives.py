@@ -1,4 +1,4 @@
-"""Zips, tars and gzips: `cilium sysdump`, with `cilium-bugtool`'s tars in it. Streamed; nothing is ever unpacked to disk.
+"""Zips, tars and gzips: `cilium sysdump`, with `cilium-bugtool`'s tars in it. Streamed, never unpacked to disk.
 
 A member whose name leads out of the archive is refused though nothing would be written there: no honest archive has
 one. An archive that unpacks to more than Allowance allows is refused from there on; what came before stays read.
@@ -64,8 +64,8 @@ def of_tar(source: Source, allowance: Allowance) -> Iterator[Source | Problem]:
                 if is_outside(member.name):
                     yield Problem(inner, f"offset {member.offset}", "its name leads out of the archive: refused")
                 elif member.isfile() and (stream := archive.extractfile(member)) is not None:
-                    yield Source(inner, cast(Readable, stream), allowance)
-                archive.members = []  # it would remember every member otherwise
+                    yield Source(inner, cast(Readable, stream))  # its bytes are the tar's, which count
+                archive.__dict__["members"] = []  # it would remember every member otherwise
                 if allowance.is_spent:
                     return
     except READ_ERRORS as error:

@@ -8,9 +8,9 @@ from loadgen.diagnose.goroutines import GoroutineReader
 from loadgen.diagnose.streams import LINE_BYTES, Source, lines
 
 
-def read(source: Source) -> tuple[LogFacts, Goroutines, list[Problem]]:
+def read(source: Source, origin: str = "") -> tuple[LogFacts, Goroutines, list[Problem]]:
     """The events of a log, and the goroutines of a dump in it (none: total 0)."""
-    log, dump = LogReader(), GoroutineReader()
+    log, dump = LogReader(origin), GoroutineReader()
     problems: list[Problem] = []
     for number, line, cut in lines(source):
         log.line(number, line)

@@ -122,7 +122,7 @@ class _Collector:
             value, problems = capture.read(source)
             add["dns"].append(value)
         else:
-            facts, dump, problems = logs.read(source)
+            facts, dump, problems = logs.read(source, "kernel" if kind is Kind.DMESG else "")
             add["logs"].append(facts)
             add["goroutines"] += [dump] if dump.total else []
         return problems

@@ -25,8 +25,8 @@ class TooLarge(Exception):
     """An archive gave more bytes than any honest one of its size does."""
 
 
-READ_ERRORS = (TooLarge, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError,
-    NotImplementedError, ValueError, KeyError, OverflowError)  # fmt: skip
+READ_ERRORS = (TooLarge, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError,
+    RuntimeError, NotImplementedError, ValueError, KeyError, OverflowError)  # fmt: skip
 """What a file on a bad disk or a damaged, encrypted or hostile archive raises."""
 
 
