@@ -104,6 +104,7 @@ def metrics(runs: int, refused: int = 0, pressure: float = 0.42) -> str:
         f'cilium_datapath_conntrack_gc_entries{{{labels},status="deleted"}} 214\n'
         f'cilium_api_limiter_processed_requests_total{{api_call="endpoint-create",outcome="fail-limit-wait",'
         f'return_code="429"}} {refused}\n'
+        "process_start_time_seconds 1.70920e+09\n"
     )
 
 

@@ -10,7 +10,6 @@ import typer
 
 from loadgen import store
 from loadgen.cli.app import app
-from loadgen.cli.run import JsonOpt
 from loadgen.core import diagnosis
 from loadgen.diagnose.read import read_files
 from loadgen.report import diagnosis as text
@@ -28,6 +27,8 @@ UptimeOpt = Annotated[
     int | None,
     typer.Option(min=0, metavar="SECONDS", help="The node's uptime when the conntrack list was made (/proc/uptime)."),
 ]
+
+JsonOpt = Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON, format 1, instead of text.")]
 
 
 @app.command()

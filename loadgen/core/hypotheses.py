@@ -73,6 +73,12 @@ def standing(for_: list[Point], against: list[Point]) -> Standing:
     return Standing.UNLIKELY if against else Standing.UNKNOWN
 
 
+def _of_several(for_: list[Point], against: list[Point]) -> list[Point]:
+    """`against`, where both are from files of one kind: a healthy node's table decides nothing about a sick one's."""
+    sick = any(point.decisive for point in for_)
+    return [msgspec.structs.replace(point, decisive=False) for point in against] if sick else against
+
+
 def weigh(evidence: Evidence) -> tuple[Hypothesis, ...]:
     """Every hypothesis, the likeliest first; equal ones by how much speaks for them."""
     order = list(Standing)
@@ -95,7 +101,7 @@ def expired_table(evidence: Evidence) -> Hypothesis:
             for_.append(Point(f"{found.creates} creates wait for their first regeneration", dump.file))
     interval, where = gc_interval(evidence)
     if interval is not None:
-        says = f"the GC interval is {format_duration(interval)}"
+        says = f"the longest GC interval told is {format_duration(interval)}"
         (for_ if interval >= LONG_INTERVAL_S else against).append(Point(says, where))
     for log in evidence.logs:
         if log.ct_clean_max_s >= 1:
@@ -134,7 +140,7 @@ def _expired_points(evidence: Evidence) -> tuple[list[Point], list[Point]]:
             for_.append(Point(f"{says}, but so few are walked quickly", view.file))
         else:
             against.append(Point(says, view.file, decisive=view.entries < MANY_ENTRIES))
-    return for_, against
+    return for_, _of_several(for_, against)
 
 
 def half_closed(evidence: Evidence) -> Hypothesis:
@@ -150,6 +156,7 @@ def half_closed(evidence: Evidence) -> Hypothesis:
             for_.append(Point(says, view.file, decisive=view.half_closed >= MANY_ENTRIES))
         elif view.tcp:
             against.append(Point(says, view.file, decisive=True))
+    against = _of_several(for_, against)
     entries = max((v.half_closed for v in views(evidence)), default=2_000_000)
     return Hypothesis(
         id="half-closed",
@@ -202,6 +209,7 @@ def table_full(evidence: Evidence) -> Hypothesis:
         share = view.tcp / capacity
         says = f"{format_count(view.tcp)} TCP entries in a table of {format_count(capacity)} ({share:.0%})"
         (for_ if share >= FULL else against).append(Point(says, view.file, decisive=True))
+    against = _of_several(for_, against)
     drops = metric_growth(evidence, Metric("cilium_drop_count_total", reason=("CT: Map insertion failed",)))
     if drops is not None:
         says = f"{format_count(drops[0])} packets dropped for `CT: Map insertion failed` between the metrics pages"
@@ -257,6 +265,7 @@ def dns_race(evidence: Evidence) -> Hypothesis:
         else:
             says += ": loss by chance looks the same"
             for_.append(Point(says + _resolver(story.libc, story.retries), story.file))
+    against = _of_several(for_, against)
     growth = conntrack_growth(evidence)
     if growth is not None:
         counters, where = growth

@@ -102,6 +102,8 @@ class Conntrack(msgspec.Struct, frozen=True):
 
     file: str
     counters: Mapping[str, int]
+    archived: str = ""
+    """The archive's member that it is from, which may be another node's than the next; nothing for a plain file."""
 
 
 class Evidence(msgspec.Struct, frozen=True):

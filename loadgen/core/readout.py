@@ -8,10 +8,11 @@ from typing import TypeVar
 
 from loadgen.core import ctlist
 from loadgen.core.ctlist import CtView
-from loadgen.core.incident import Evidence, MetricsPage
+from loadgen.core.incident import Conntrack, Evidence, MetricsPage
 
 P = TypeVar("P")
 GC_INTERVAL = "cilium_datapath_conntrack_gc_interval_seconds"
+STARTED = "process_start_time_seconds"
 TCP_SIZE = "TCP connection tracking"
 
 
@@ -33,16 +34,23 @@ def views(evidence: Evidence) -> tuple[CtView, ...]:
 
 
 def metric_growth(evidence: Evidence, metric: Metric) -> tuple[float, str] | None:
-    """How much the sum of a counter rose from the first to the last page, a restart counted from zero; and where.
+    """How much the sum of a counter rose from page to page of one process, a reset counted from zero; and where.
 
-    None with fewer than two pages, or when no page has the metric's name: nothing is known then.
+    Pages with different start times are of different agents and are not compared. None when no two can be, or when
+    no page has the metric's name: nothing is known then.
     """
-    pages = evidence.metrics
-    if len(pages) < 2 or not any(name == metric.name for page in pages for name, _ in page.samples):
+    agents: dict[tuple[float, ...], list[MetricsPage]] = {}
+    for page in evidence.metrics:
+        agents.setdefault(tuple(Metric(STARTED).of(page)), []).append(page)
+    pairs = [pair for pages in agents.values() for pair in pairwise(pages)]
+    if not pairs or not any(name == metric.name for pair in pairs for page in pair for name, _ in page.samples):
         return None
-    sums = [sum(metric.of(page)) for page in pages]
-    rises = [b - a if b >= a else b for a, b in pairwise(sums)]
-    return sum(rises), f"{pages[0].file} to {pages[-1].file}"
+    rises = [_rise(sum(metric.of(before)), sum(metric.of(after))) for before, after in pairs]
+    return sum(rises), f"{pairs[0][0].file} to {pairs[-1][1].file}"
+
+
+def _rise(before: float, after: float) -> float:
+    return after - before if after >= before else after
 
 
 def metric_last(evidence: Evidence, metric: Metric) -> tuple[float, str] | None:
@@ -66,13 +74,19 @@ def table_capacity(evidence: Evidence) -> int | None:
 
 
 def conntrack_growth(evidence: Evidence) -> tuple[dict[str, int], str] | None:
-    """By counter: how much it rose from the first to the last `conntrack -S`. None with fewer than two."""
-    pages = evidence.conntrack
-    if len(pages) < 2:
-        return None
-    first, last = pages[0], pages[-1]
-    rises = {name: max(value - first.counters.get(name, 0), 0) for name, value in last.counters.items()}
-    return rises, f"{first.file} to {last.file}"
+    """By counter: how much it rose from the first to the last `conntrack -S`. None with fewer than two.
+
+    Files in an archive may be of different nodes: only snapshots in one such file are compared.
+    """
+    nodes: dict[str, list[Conntrack]] = {}
+    for snapshot in evidence.conntrack:
+        nodes.setdefault(snapshot.archived, []).append(snapshot)
+    for pages in nodes.values():
+        if len(pages) > 1:
+            first, last = pages[0], pages[-1]
+            rises = {name: max(value - first.counters.get(name, 0), 0) for name, value in last.counters.items()}
+            return rises, f"{first.file} to {last.file}"
+    return None
 
 
 def events_of(evidence: Evidence, name: str, point: Callable[..., P], *, decisive: bool = False) -> list[P]:

@@ -42,7 +42,7 @@ def of_zip(name: str, file: IO[bytes], allowance: Allowance) -> Iterator[Source 
         elif not member.is_dir():
             try:
                 with archive.open(member) as stream:
-                    yield Source(inner, cast(Readable, stream), allowance)
+                    yield Source(inner, cast(Readable, stream), allowance, is_member=True)
             except READ_ERRORS as error:
                 yield Problem(inner, f"offset {member.header_offset}", f"cannot be read: {error}")
             if allowance.is_spent:
@@ -64,7 +64,7 @@ def of_tar(source: Source, allowance: Allowance) -> Iterator[Source | Problem]:
                 if is_outside(member.name):
                     yield Problem(inner, f"offset {member.offset}", "its name leads out of the archive: refused")
                 elif member.isfile() and (stream := archive.extractfile(member)) is not None:
-                    yield Source(inner, cast(Readable, stream))  # its bytes are the tar's, which count
+                    yield Source(inner, cast(Readable, stream), is_member=True)  # the tar's bytes, already counted
                 archive.__dict__["members"] = []  # it would remember every member otherwise
                 if allowance.is_spent:
                     return
@@ -76,6 +76,8 @@ def of_gzip(source: Source, allowance: Allowance) -> Iterator[Source | Problem]:
     """What is in a gzip file."""
     try:
         with gzip.GzipFile(fileobj=cast(IO[bytes], ChunkReader(source))) as stream:
-            yield Source(source.name.removesuffix(".gz"), cast(Readable, stream), allowance)
+            yield Source(
+                source.name.removesuffix(".gz"), cast(Readable, stream), allowance, is_member=source.is_member
+            )
     except READ_ERRORS as error:
         yield Problem(source.name, "", f"not a whole gzip file: {error}")

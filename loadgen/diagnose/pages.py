@@ -17,6 +17,7 @@ WANTED = frozenset(
         "cilium_drop_count_total",
         "cilium_api_limiter_processed_requests_total",
         "cilium_api_limiter_adjustment_factor",
+        "process_start_time_seconds",
     }
 )
 PROBLEMS_MAX = 16
@@ -59,7 +60,7 @@ def metrics(source: Source) -> tuple[MetricsPage, list[Problem]]:
     found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
     problems: list[Problem] = []
     for number, raw, _ in lines(source):
-        if not raw.lstrip().startswith(b"cilium_"):
+        if not raw.lstrip().startswith((b"cilium_", b"process_start")):
             continue
         try:
             for sample in promtext.samples(raw.decode("utf-8", "replace"), WANTED):
@@ -99,7 +100,8 @@ def conntrack(source: Source) -> tuple[list[Conntrack], list[Problem]]:
                 name = _RENAMED.get(name, name)
                 snapshots[-1][name] = snapshots[-1].get(name, 0) + value
     names = [source.name] + [f"{source.name} ({i})" for i in range(2, len(snapshots) + 1)]
-    return [Conntrack(name, counters) for name, counters in zip(names, snapshots, strict=True)], problems
+    archived = source.name if source.is_member else ""
+    return [Conntrack(name, counters, archived) for name, counters in zip(names, snapshots, strict=True)], problems
 
 
 def _hex(text: str) -> int:

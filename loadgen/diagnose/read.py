@@ -93,6 +93,8 @@ class _Collector:
             self._skipped += 1
             return
         self._kinds.append((source.name, kind))
+        if source.broken:
+            return  # which is told
         what = "is empty" if kind is Kind.EMPTY else "is of no kind that is known here; see `loadgen diagnose --help`"
         if kind in (Kind.ZIP, Kind.TAR, Kind.GZIP):
             what = "an archive too deep in others: unpack it first"

@@ -55,8 +55,11 @@ class Source:
     An error ends it early: what came before counts, and `broken` says why there is no more.
     """
 
-    def __init__(self, name: str, stream: Readable, allowance: Allowance | None = None) -> None:
+    def __init__(
+        self, name: str, stream: Readable, allowance: Allowance | None = None, *, is_member: bool = False
+    ) -> None:
         self.name = name
+        self.is_member = is_member
         self._stream = stream
         self.allowance = allowance
         self.broken = ""

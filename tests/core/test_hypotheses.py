@@ -51,6 +51,7 @@ REFUSED, DROPS = "cilium_api_limiter_processed_requests_total", "cilium_drop_cou
 STATUS = Status("status", 0.005, {"TCP connection tracking": 1_000_000})
 CASES = [
     ("expired-table", Evidence(tables=(table(900_000, 10_000),)), Standing.LIKELY),
+    ("expired-table", Evidence(tables=(table(900_000, 10_000), table(10, 900))), Standing.LIKELY),
     ("expired-table", Evidence(tables=(table(900, 10),)), Standing.POSSIBLE),
     ("expired-table", Evidence(tables=(table(10, 900),)), Standing.UNLIKELY),
     ("expired-table", Evidence(goroutines=(dump((56, WAITS)),)), Standing.LIKELY),
@@ -136,6 +137,22 @@ def test_every_command_it_gives_is_one_that_loadgen_takes(evidence: Evidence) ->
 def test_a_counter_that_was_reset_counts_from_zero() -> None:
     pages = tuple(page(f"p{value}", **{DROPS: value}) for value in (100, 130, 5, 6))
     assert readout.metric_growth(Evidence(metrics=pages), readout.Metric(DROPS)) == (36, "p100 to p6")
+
+
+def test_pages_of_different_agents_are_not_compared() -> None:
+    one, two = page("one", **{DROPS: 5, "process_start_time_seconds": 100}), page("two", **{DROPS: 900})
+    other = page("other", **{DROPS: 7, "process_start_time_seconds": 200})
+    again = page("again", **{DROPS: 6, "process_start_time_seconds": 100})
+    metric = readout.Metric(DROPS)
+    assert readout.metric_growth(Evidence(metrics=(one, other, two)), metric) is None
+    assert readout.metric_growth(Evidence(metrics=(one, other, again)), metric) == (1, "one to again")
+
+
+def test_snapshots_of_different_members_are_not_compared() -> None:
+    pages = tuple(Conntrack(f"s.zip:{name}", {"drop": drop}, f"s.zip:{name}") for name, drop in (("a", 1), ("b", 9)))
+    assert readout.conntrack_growth(Evidence(conntrack=pages)) is None
+    same = (pages[0], Conntrack("s.zip:a (2)", {"drop": 4}, "s.zip:a"))
+    assert readout.conntrack_growth(Evidence(conntrack=same)) == ({"drop": 3}, "s.zip:a to s.zip:a (2)")
 
 
 def test_facts_of_every_kind() -> None:
