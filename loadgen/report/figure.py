@@ -15,7 +15,7 @@ import numpy as np
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """unit: `s`, `count` or `share`; how the script writes the ticks."""
+    """unit: `s`, `h` (hours), `count` or `share`; how the script writes the ticks."""
 
     label: str
     unit: str

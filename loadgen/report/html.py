@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import resources
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jinja2
 import msgspec
@@ -36,21 +36,30 @@ def render(results: Results) -> str:
     variants = view.variants(results)
     sections = [s for s in _sections(results, variants) if s.charts or s.tables or s.folded]
     pictures = {chart.name: chart for section in sections for chart in section.charts}
+    return page(
+        "report.html.j2",
+        pictures,
+        results=results,
+        verdict=results.verdict,
+        matrix=tables.matrix(variants),
+        problems=[(r.name, p) for r in results.runs for p in r.problems],
+        emulated=wording.emulated(variants),
+        not_run=wording.not_run(results.scenario, variants),
+        sections=sections,
+        scenario_json=_scenario_text(results),
+    )
+
+
+def page(template: str, pictures: dict[str, Chart], **values: Any) -> str:
+    """A template with the pictures' data, and with the styles and scripts that draw them."""
     return (
         _environment()
-        .get_template("report.html.j2")
+        .get_template(template)
         .render(
-            results=results,
-            verdict=results.verdict,
-            matrix=tables.matrix(variants),
-            problems=[(r.name, p) for r in results.runs for p in r.problems],
-            emulated=wording.emulated(variants),
-            not_run=wording.not_run(results.scenario, variants),
-            sections=sections,
             pictures=_json(pictures),
-            scenario_json=_scenario_text(results),
             styles=[_file("assets", "uPlot.min.css"), _file("templates", "report.css")],
             scripts=[_file("assets", "uPlot.iife.min.js"), _file("templates", "report.js")],
+            **values,
         )
     )
 

@@ -57,7 +57,7 @@ def parse(text: str, source: str, overrides: Sequence[str] = ()) -> Scenario:
             f"{source}: a scenario is a mapping with name, hypothesis, variants, loads, phases, thresholds"
         )
     for override in overrides:
-        _override(raw, override)
+        override(raw, override)
     return from_raw(raw, source)
 
 
@@ -67,7 +67,7 @@ def from_raw(raw: dict[str, Any], source: str) -> Scenario:
     try:
         scenario = msgspec.convert(_merged(raw), Scenario, dec_hook=dec_hook)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {_named(_readable(str(error)), raw)}") from None
+        raise ConfigError(f"{source}: {_named(readable(str(error)), raw)}") from None
     _check_references(scenario, source)
     return scenario
 
@@ -91,7 +91,7 @@ def _schema_hook(kind: type) -> dict[str, Any]:
     raise NotImplementedError(kind)
 
 
-def _readable(message: str) -> str:
+def readable(message: str) -> str:
     """msgspec's `… - at `$.phases[0].duration`` becomes `phases[0].duration: …`."""
     found = re.fullmatch(r"(.*) - at `\$\.?(.*)`", message, re.DOTALL)
     if not found:
@@ -115,7 +115,7 @@ def _named(message: str, raw: dict[str, Any]) -> str:
     return message
 
 
-def _override(raw: dict[str, Any], text: str) -> None:
+def override(raw: dict[str, Any], text: str) -> None:
     """Apply `a.b.c=value` (value in YAML) to the decoded file. Items of a list go by number or by their name."""
     path, equals, value_text = text.partition("=")
     if not equals or not path:
@@ -162,7 +162,7 @@ def _merged(raw: dict[str, Any]) -> dict[str, Any]:
     variants = raw.get("variants")
     if isinstance(variants, dict):
         merged["variants"] = {
-            name: {**v, "name": name, "settings": _under(raw.get("settings") or {}, v.get("settings") or {})}
+            name: {**v, "name": name, "settings": laid_under(raw.get("settings") or {}, v.get("settings") or {})}
             if isinstance(v, dict)
             else v
             for name, v in variants.items()
@@ -170,13 +170,13 @@ def _merged(raw: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _under(base: Any, over: Any) -> Any:
+def laid_under(base: Any, over: Any) -> Any:
     """`over` laid on `base`, mapping by mapping; null takes a value back to its default."""
     if not (isinstance(base, dict) and isinstance(over, dict)):
         return copy.deepcopy(over)
     result = copy.deepcopy(base)
     for key, value in over.items():
-        result[key] = _under(result[key], value) if key in result else copy.deepcopy(value)
+        result[key] = laid_under(result[key], value) if key in result else copy.deepcopy(value)
     return result
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loadgen.core.cilium import Profile, api_limits
-from loadgen.core.limiter import ApiLimiter, Request
+from loadgen.core.limiter import ApiLimiter, Request, State
 from loadgen.core.simulate.costs import Costs, walk_ns
 from loadgen.core.simulate.events import Places, Then, Timeline
 from loadgen.core.simulate.fleet import AgentSettings
@@ -21,6 +21,7 @@ from loadgen.core.simulate.flows import Table
 
 OK, REFUSED, FAILED, UNKNOWN = 201, 429, 500, 404
 Answered = Callable[[int], None]
+_WAITING = (State.RATE, State.PARALLEL)
 
 
 class Gate:
@@ -37,9 +38,10 @@ class Gate:
         request = self._limiter.submit(self._timeline.now_ns)
         if request.waiting:
             self._waiting[request] = decided
-            self._settle()
+            self._wake_at(request.ready_ns if request.state is State.RATE else request.deadline_ns)
         else:
             decided(request.refusal is None)
+        self._settle()
         return request
 
     def leave(self, request: Request) -> None:
@@ -55,15 +57,18 @@ class Gate:
         return True
 
     def _settle(self) -> None:
-        if not self._waiting:
+        """Tell those who are decided."""
+        if len(self._waiting) == self._limiter.queued:
             return
-        for request in [r for r in self._waiting if not r.waiting]:
+        for request in [r for r in self._waiting if r.state not in _WAITING]:
             decided = self._waiting.pop(request, None)
             if decided:
                 decided(request.refusal is None)
-        wake_ns = self._limiter.wake_ns()
-        if wake_ns is not None and (self._wake_ns is None or wake_ns < self._wake_ns):
-            self._wake_ns = max(wake_ns, self._timeline.now_ns)
+
+    def _wake_at(self, t_ns: int | None) -> None:
+        """Look again then, for what comes by the passing of time alone."""
+        if t_ns is not None and (self._wake_ns is None or t_ns < self._wake_ns):
+            self._wake_ns = max(t_ns, self._timeline.now_ns)
             self._timeline.at(self._wake_ns, self._wake, self._wake_ns)
 
     def _wake(self, set_for_ns: int) -> None:
@@ -72,6 +77,7 @@ class Gate:
         self._wake_ns = None
         self._limiter.advance(self._timeline.now_ns)
         self._settle()
+        self._wake_at(self._limiter.wake_ns())
 
 
 class Endpoint:
@@ -95,7 +101,13 @@ class Agent:
     """The agent of a node with these tables. `busy` counts what is under way: walks, builds, queues."""
 
     def __init__(
-        self, timeline: Timeline, tables: tuple[Table, Table], of: Profile, settings: AgentSettings, permits: int, costs: Costs
+        self,
+        timeline: Timeline,
+        tables: tuple[Table, Table],
+        of: Profile,
+        settings: AgentSettings,
+        permits: int,
+        costs: Costs,
     ) -> None:
         self.timeline, self.tables, self.costs = timeline, tables, costs
         self.batch = of.batch_walk

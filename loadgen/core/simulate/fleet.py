@@ -72,7 +72,9 @@ class Sizes(Record, frozen=True):
 
     ct_tcp_max: TableSize | None = msgspec.field(name="ctTcpMax", default=None)
     ct_any_max: TableSize | None = msgspec.field(name="ctAnyMax", default=None)
-    ratio: Annotated[float, msgspec.Meta(gt=0, le=1)] = msgspec.field(name="mapDynamicSizeRatio", default=DEFAULT_RATIO)
+    ratio: Annotated[float, msgspec.Meta(gt=0, le=1)] = msgspec.field(
+        name="mapDynamicSizeRatio", default=DEFAULT_RATIO
+    )
 
 
 class AgentSettings(Record, frozen=True):

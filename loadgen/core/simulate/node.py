@@ -17,13 +17,15 @@ from loadgen.core.simulate.fleet import NodeType, Workload
 from loadgen.core.simulate.flows import Flow, Table, bends
 from loadgen.core.simulate.gc import Collector
 from loadgen.core.simulate.kubelet import Delays, Kubelet, Pod
-from loadgen.core.simulate.outcome import GIVEN_UP, POD_DTYPE, UP, WAITING, NodeOutcome, Pass
+from loadgen.core.simulate.outcome import GIVEN_UP, NODE_DTYPE, POD_DTYPE, UP, WAITING, Close, NodeOutcome, Pass
 from loadgen.core.units import NS_PER_S, Duration
 
 TCP_LIFETIME_S = 8000
 TCP_LIFETIME_1_14_S = 21_600
 """bpf-ct-timeout-regular-tcp; shortened in 1.15 by 6f242b94df."""
 ANY_LIFETIME_S = 60
+LOOK_EVERY_S = 900.0
+CLOSE_LOOK_EVERY_S = 60.0
 
 
 class Look:
@@ -71,7 +73,15 @@ class Node:
     """A node put together: its tables, agent, collector and kubelet on one clock."""
 
     def __init__(
-        self, of: NodeType, what: Plan, retries: random.Random, horizon_ns: int, look_every_ns: int, delays: Delays, *, closely: bool
+        self,
+        of: NodeType,
+        what: Plan,
+        retries: random.Random,
+        horizon_ns: int,
+        look_every_ns: int,
+        delays: Delays,
+        *,
+        closely: bool,
     ) -> None:
         self.horizon_ns = horizon_ns
         self.timeline = timeline = Timeline(what.booted_ns)
@@ -83,7 +93,6 @@ class Node:
         self.collector = Collector(self.agent, rules, of.settings, self.look)
         self.look.set_interval(self.collector.interval_ns)
         self.pods: list[Pod] = []
-        self._unsettled: set[Pod] = set()
         self.kubelet = Kubelet(self.agent, delays, retries, self._ended)
         self.waiting: list[tuple[int, int]] = []
         self._closely = closely
@@ -152,46 +161,43 @@ class Node:
 
     # --- what is left -----------------------------------------------------------------------------------------
 
-    def outcome(self, number: int) -> NodeOutcome:
+    def outcome(self, type_number: int, number: int) -> NodeOutcome:
         states = {"up": UP, "given up": GIVEN_UP, "pending": WAITING}
         rows = np.zeros(len(self.pods), POD_DTYPE)
         for i, pod in enumerate(self.pods):
             end_ns = pod.done_ns if pod.state != "pending" else self.horizon_ns
             rows[i] = (
-                number, pod.workload, pod.due_ns / NS_PER_S, (end_ns - pod.due_ns) / NS_PER_S, states[pod.state],
-                min(pod.attempts, 65_535), min(pod.timeouts, 65_535), min(pod.refused, 65_535),
+                type_number, number, pod.workload, pod.due_ns / NS_PER_S, (end_ns - pod.due_ns) / NS_PER_S,
+                states[pod.state], min(pod.attempts, 65_535), min(pod.timeouts, 65_535), min(pod.refused, 65_535),
             )  # fmt: skip
-        agent, tcp = self.agent, self.tables[0]
-        return NodeOutcome(
-            number=number,
-            pods=rows,
-            grid=np.array(self.look.grid, np.float32),
-            intervals=np.array(self.look.intervals, np.float32),
-            capacity=tcp.capacity,
-            peak_entries=self.look.peak,
-            evicted_live=tcp.evicted_live,
-            passes=self.collector.passes,
-            walks=agent.walks["scrub"] + agent.walks["gc"],
-            scrub_s=agent.walked_ns["scrub"] / NS_PER_S,
-            gc_s=agent.walked_ns["gc"] / NS_PER_S,
-            longest_queue=max(lock.longest for lock in agent.locks),
-            most_waiting=self.kubelet.most_waiting,
-            events=self.timeline.processed,
-            close=tuple((t / NS_PER_S, entries, expired) for t, entries, expired in self.look.close),
-            gc=tuple(self.look.passes),
-            waiting=tuple((t / NS_PER_S, waiting) for t, waiting in self.waiting),
-        )
+        agent, look = self.agent, self.look
+        row = np.array(
+            [(
+                type_number, number, self.tables[0].capacity, look.peak, self.tables[0].evicted_live,
+                self.collector.passes, agent.walks["scrub"] + agent.walks["gc"],
+                agent.walked_ns["scrub"] / NS_PER_S, agent.walked_ns["gc"] / NS_PER_S,
+                max(lock.longest for lock in agent.locks), self.kubelet.most_waiting,
+                self.collector.interval_ns / NS_PER_S, self.timeline.processed,
+            )],
+            NODE_DTYPE,
+        )  # fmt: skip
+        close = None
+        if self._closely:
+            course = [(t_ns / NS_PER_S, entries, expired) for t_ns, entries, expired in look.close]
+            close = Close(course, look.passes, [(t_ns / NS_PER_S, n) for t_ns, n in self.waiting])
+        return NodeOutcome(rows, row, np.array(look.grid, np.float32), np.array(look.intervals, np.float32), close)
 
 
 def simulate_node(
     seed: int,
     type_name: str,
+    type_number: int,
     number: int,
     of: NodeType,
     workloads: Mapping[str, Workload],
     horizon_s: float,
     *,
-    look_every_s: float = 900.0,
+    look_every_s: float = LOOK_EVERY_S,
     delays: Delays | None = None,
     closely: bool = False,
 ) -> NodeOutcome:
@@ -202,7 +208,7 @@ def simulate_node(
     every_ns = round(look_every_s * NS_PER_S)
     node = Node(of, what, retries, horizon_ns, every_ns, delays or Delays(), closely=closely)
     node.run()
-    return node.outcome(number)
+    return node.outcome(type_number, number)
 
 
 def tcp_flows(landing: Landing, rate: float, lifetime_s: int) -> list[Flow]:

@@ -1,8 +1,8 @@
-"""What a simulated node leaves behind, and what a policy did to a fleet."""
+"""What simulated nodes leave behind, and what a policy did to a fleet."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,14 +13,33 @@ STATES = ("up", "given up", "waiting")
 
 POD_DTYPE = np.dtype(
     [
-        ("node", "<i4"),
-        ("workload", "<i2"),  # its place in the fleet file
+        ("type", "<i2"),  # the node's type, by its place in the fleet file; `workload` the same
+        ("node", "<i4"),  # number within its type
+        ("workload", "<i2"),
         ("due_s", "<f8"),
         ("took_s", "<f4"),  # from due until up, given up, or the end of the simulation
         ("state", "u1"),  # STATES
         ("attempts", "<u2"),
         ("timeouts", "<u2"),  # ADDs that the plugin gave up
-        ("refused", "<u2"),  # ADDs answered 429
+        ("refused", "<u2"),  # ADDs answered with an error, nearly always 429
+    ]
+)
+
+NODE_DTYPE = np.dtype(
+    [
+        ("type", "<i2"),
+        ("node", "<i4"),
+        ("capacity", "<i4"),  # entries of the TCP table
+        ("peak_entries", "<f8"),
+        ("evicted_live", "<f8"),  # entries of live connections that at worst had no room
+        ("passes", "<i8"),
+        ("walks", "<i8"),  # of one table
+        ("scrub_s", "<f8"),  # time that creates and deletes walked; `gc_s` that passes did
+        ("gc_s", "<f8"),
+        ("longest_queue", "<i4"),  # at a table's lock
+        ("most_waiting", "<i4"),  # sandboxes under way at once
+        ("interval_s", "<f8"),  # GC interval at the end
+        ("events", "<i8"),
     ]
 )
 
@@ -34,27 +53,53 @@ class Pass(NamedTuple):
     next_s: float
 
 
-class NodeOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `grid`, `intervals`: entries of its TCP table and the GC interval (s) at regular times."""
+class Close(NamedTuple):
+    """A node looked at closely: its TCP table as (second, entries, expired), passes, and sandboxes under way."""
 
-    number: int
+    table: list[tuple[float, float, float]]
+    passes: list[Pass]
+    waiting: list[tuple[float, int]]
+
+
+class NodeOutcome(NamedTuple):
+    """One node. `grid` and `intervals`: its TCP table's entries and its GC interval (s) at regular times."""
+
     pods: np.ndarray
+    row: np.ndarray
     grid: np.ndarray
     intervals: np.ndarray
-    capacity: int
-    peak_entries: float
-    evicted_live: float
-    passes: int
-    walks: int
-    scrub_s: float
-    gc_s: float
-    longest_queue: int
-    most_waiting: int
-    events: int
-    close: tuple[tuple[float, float, float], ...] = ()
-    """(second, entries, expired), only of a node looked at closely; `gc` and `waiting` too."""
-    gc: tuple[Pass, ...] = ()
-    waiting: tuple[tuple[float, int], ...] = ()
+    close: Close | None = None
+
+
+class Nodes(NamedTuple):
+    """Several nodes: all pods, a row a node, and a row of looks a node."""
+
+    pods: np.ndarray
+    rows: np.ndarray
+    grid: np.ndarray
+    intervals: np.ndarray
+
+    @classmethod
+    def of(cls, outcomes: Sequence[NodeOutcome]) -> Nodes:
+        return cls(
+            np.concatenate([o.pods for o in outcomes]),
+            np.concatenate([o.row for o in outcomes]),
+            np.vstack([o.grid for o in outcomes]),
+            np.vstack([o.intervals for o in outcomes]),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Nodes]) -> Nodes:
+        return cls(
+            np.concatenate([p.pods for p in parts]),
+            np.concatenate([p.rows for p in parts]),
+            np.vstack([p.grid for p in parts]),
+            np.vstack([p.intervals for p in parts]),
+        )
+
+    def of_type(self, number: int) -> Nodes:
+        mine = self.rows["type"] == number
+        return Nodes(self.pods[self.pods["type"] == number], self.rows[mine], self.grid[mine], self.intervals[mine])
 
 
 class PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,8 +123,9 @@ class PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
     p50_s: float | None
     p99_s: float | None
     max_s: float | None
-    bounded: bool
-    """p99 or max is a lower bound: pods that were never up decide it."""
+    p99_bounded: bool
+    """A lower bound: a pod that was never up decides it. `max_bounded` the same."""
+    max_bounded: bool
     peak_entries: float
     """The largest table of any node."""
     evicted_live: float
@@ -96,44 +142,81 @@ class PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
         return self.late_share, self.p99_s or 0.0, self.walk_s_per_node_hour
 
 
-def summarise(
-    policy: str, describe: str, nodes: Sequence[NodeOutcome], pods: np.ndarray, goal_s: float, hours: float
-) -> PolicySummary:
-    """`pods` are those of these nodes, all in one array."""
+class PolicyOutcome(NamedTuple):
+    """What a policy did. `by_type`: its summary for each node type; `close`: the nodes looked at closely, by type."""
+
+    summary: PolicySummary
+    by_type: Mapping[str, PolicySummary]
+    nodes: Nodes
+    close: Mapping[str, tuple[int, NodeOutcome]]
+
+
+class Simulation(NamedTuple):
+    """Everything that a report needs, the policy `current` first. `took_s`: wall time; `looks_s`: of `Nodes.grid`."""
+
+    name: str
+    describe: str
+    hours: float
+    seed: int
+    goal_s: float
+    types: tuple[str, ...]
+    counts: tuple[int, ...]
+    workloads: tuple[str, ...]
+    costs: tuple[str, ...]
+    looks_s: tuple[float, ...]
+    policies: tuple[PolicyOutcome, ...]
+
+
+def summarise(policy: str, describe: str, nodes: Nodes, goal_s: float, hours: float) -> PolicySummary:
+    """What a policy did to these nodes. Percentiles are exact: nearest rank over all pods of which enough is known."""
+    pods, rows = nodes.pods, nodes.rows
     unknown = (pods["state"] == WAITING) & (pods["took_s"] <= goal_s)
     known = pods[~unknown]
-    took = np.sort(known["took_s"])
-    not_up = known[known["state"] != UP]["took_s"]
-    failed = pods["timeouts"].astype(int) + pods["refused"]
-    p99 = float(took[_rank(len(took), 0.99)]) if len(took) else None
+    took, never_up = np.sort(known["took_s"]), known[known["state"] != UP]["took_s"]
+    failing = pods[pods["timeouts"].astype(int) + pods["refused"] > 0]
+    p50, p99, longest = (_nearest_rank(took, share) for share in (0.5, 0.99, 1.0))
+    least = float(never_up.min()) if len(never_up) else np.inf
     return PolicySummary(
         policy=policy,
         describe=describe,
-        nodes=len(nodes),
+        nodes=len(rows),
         pods=len(pods),
         late=int(((known["took_s"] > goal_s) | (known["state"] != UP)).sum()),
         unknown=int(unknown.sum()),
         given_up=int((pods["state"] == GIVEN_UP).sum()),
         timeouts=int(pods["timeouts"].sum()),
         refused=int(pods["refused"].sum()),
-        failing_nodes=len(np.unique(pods["node"][failed > 0])),
-        spiralling_nodes=len(np.unique(pods["node"][pods["attempts"] >= 3])),
-        p50_s=float(took[_rank(len(took), 0.5)]) if len(took) else None,
+        failing_nodes=_distinct_nodes(failing),
+        spiralling_nodes=_distinct_nodes(pods[pods["attempts"] >= 3]),
+        p50_s=p50,
         p99_s=p99,
-        max_s=float(took[-1]) if len(took) else None,
-        bounded=bool(len(not_up)) and p99 is not None and bool(not_up.min() <= p99),
-        peak_entries=max((n.peak_entries for n in nodes), default=0.0),
-        evicted_live=max((n.evicted_live for n in nodes), default=0.0),
-        walk_s_per_node_hour=sum(n.scrub_s + n.gc_s for n in nodes) / max(1, len(nodes)) / hours,
-        events=sum(n.events for n in nodes),
+        max_s=longest,
+        p99_bounded=p99 is not None and least <= p99,
+        max_bounded=longest is not None and least <= longest,
+        peak_entries=float(rows["peak_entries"].max(initial=0.0)),
+        evicted_live=float(rows["evicted_live"].max(initial=0.0)),
+        walk_s_per_node_hour=float((rows["scrub_s"] + rows["gc_s"]).sum()) / max(1, len(rows)) / hours,
+        events=int(rows["events"].sum()),
     )
 
 
-def _rank(count: int, share: float) -> int:
-    """Nearest rank."""
-    return max(0, int(np.ceil(share * count)) - 1)
+def _nearest_rank(ascending: np.ndarray, share: float) -> float | None:
+    return float(ascending[max(0, int(np.ceil(share * len(ascending))) - 1)]) if len(ascending) else None
 
 
-def ranked(summaries: Sequence[PolicySummary]) -> list[PolicySummary]:
+def _distinct_nodes(pods: np.ndarray) -> int:
+    return len(np.unique(pods["type"].astype(np.int64) << 32 | pods["node"]))
+
+
+def ranked(outcomes: Sequence[PolicyOutcome]) -> list[PolicyOutcome]:
     """Best first."""
-    return sorted(summaries, key=lambda s: s.key)
+    return sorted(outcomes, key=lambda o: o.summary.key)
+
+
+def worst_node(nodes: Nodes, type_number: int) -> int:
+    """The node of a type that is worth a closer look: most failed attempts, then most waiting, then largest table."""
+    mine = nodes.of_type(type_number)
+    tries = np.zeros(int(mine.rows["node"].max()) + 1, np.int64)
+    np.add.at(tries, mine.pods["node"], mine.pods["attempts"].astype(np.int64) - 1)
+    order = np.lexsort((mine.rows["peak_entries"], mine.rows["most_waiting"], tries[mine.rows["node"]]))
+    return int(mine.rows["node"][order[-1]])

@@ -13,7 +13,8 @@
     v >= 600 && v % 60 === 0 ? v / 60 + " min" : v >= 1 || v === 0 ? short(v) + " s" : v >= 1e-3 ? short(v * 1e3) + " ms" : short(v * 1e6) + " µs";
   const count = (v) => (v >= 1e6 ? short(v / 1e6) + " M" : v >= 1e3 ? short(v / 1e3) + " k" : short(v));
   const share = (v) => short(v * 100) + " %";
-  const show = { s: time, count, share };
+  const hours = (v) => short(v) + " h";
+  const show = { s: time, h: hours, count, share };
   const exactly = (v) => v.toLocaleString("en", { maximumFractionDigits: 2 });
 
   // --- scales and axes
@@ -40,6 +41,7 @@
     };
     if (spec.log) found.splits = (u, i, low, high) => powers(low, high);
     else if (spec.unit === "s") found.incrs = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400];
+    else if (spec.unit === "h") found.incrs = [0.25, 0.5, 1, 2, 3, 6, 12, 24, 48, 72, 168, 720];
     else found.incrs = incrs;
     return found;
   }
@@ -253,7 +255,7 @@
         const i = line.style === "drop" ? line.x.findIndex((v) => v >= x) : line.x.findLastIndex((v) => v <= x);
         return i < 0 ? null : `${line.name} ${chart.y.unit === "share" ? share(line.y[i]) : exactly(line.y[i])}`;
       });
-      return `${time(x)}: ${at.filter(Boolean).join(", ")}`;
+      return `${show[chart.x.unit](x)}: ${at.filter(Boolean).join(", ")}`;
     }
     let best = 400, said = "";
     for (const points of panel.points)
