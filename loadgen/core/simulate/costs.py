@@ -15,6 +15,8 @@ from loadgen.core.units import Duration
 
 MIN_WALKS = 5
 MIN_SEEN = 10_000
+MAX_GAP_NS = 500_000_000
+"""Requests that come further apart do not belong to one burst."""
 
 
 class Costs(Record, frozen=True):
@@ -30,6 +32,8 @@ class Costs(Record, frozen=True):
     """On top, for each entry deleted: a system call of its own and its NAT entry's look-up."""
     plugin: Duration = default(lambda: seconds(0.06))
     """Sandbox and CNI plugin before the agent is asked."""
+    start_gap: Duration = msgspec.field(name="startGap", default_factory=lambda: seconds(0.05))
+    """Kubelet and container runtime start no two sandboxes closer together, however many are due."""
     load: Duration = default(lambda: seconds(0.12))
     """What the agent does with a new endpoint besides the scrub: policy, programs, maps."""
 
@@ -47,6 +51,7 @@ class Calibration(NamedTuple):
     delete_ns: float
     plugin_ns: float
     load_ns: float
+    start_gap_ns: float | None
     residual: float
 
     def over(self, costs: Costs) -> Costs:
@@ -65,6 +70,7 @@ class Calibration(NamedTuple):
             per_delete=Duration(round(self.delete_ns)) if self.delete_ns else costs.per_delete,
             plugin=Duration(round(self.plugin_ns)),
             load=Duration(round(self.load_ns)),
+            start_gap=costs.start_gap if self.start_gap_ns is None else Duration(round(self.start_gap_ns)),
         )
 
 
@@ -74,7 +80,7 @@ def calibrate(
     """Costs from an agent's spans: durations of walks over entries seen, entries deleted and places.
 
     capacities: entries of the tables `tcp` and `any`. attempts_ns: how long the successful CNI ADDs took, of which the
-    agent's part is taken off to leave the plugin's. Least squares on the relative error, costs not negative.
+    agent's part is taken off to leave the plugin's.
     ConfigError when there are too few walks over too few entries to tell.
     """
     walks = [s for s in spans if s.stage.startswith("walk ") and s.stage.removeprefix("walk ") in capacities]
@@ -101,6 +107,7 @@ def calibrate(
         delete_ns=delete_ns,
         plugin_ns=plugin_ns,
         load_ns=_median(loads) if loads else 0.0,
+        start_gap_ns=_start_gap(spans),
         residual=float(np.median(np.abs(fitted[big] / took[big] - 1))),
     )
 
@@ -121,6 +128,14 @@ def _fit(seen: np.ndarray, slots: np.ndarray, deleted: np.ndarray, took: np.ndar
     deleting = deleted >= MIN_SEEN
     over = np.maximum(rest - entry_ns * seen, 0.0)
     return entry_ns, slot_ns, float(np.median(over[deleting] / deleted[deleting])) if deleting.any() else 0.0
+
+
+def _start_gap(spans: Sequence[Span]) -> float | None:
+    """Time between requests of one burst, as the agent sees them come: what plugins need of the CPUs they share."""
+    came = np.sort([s.start_ns for s in spans if s.op == "endpoint-create" and s.stage == "total"])
+    gaps = np.diff(came)
+    near = gaps[gaps < MAX_GAP_NS]
+    return float(np.median(near)) if len(near) >= MIN_WALKS else None
 
 
 def _median(values: Sequence[float]) -> float:

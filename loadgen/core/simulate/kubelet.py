@@ -28,8 +28,8 @@ class Pod:
     """One pod from due until up, given up or still waiting at the end."""
 
     __slots__ = (
-        "attempts", "done_ns", "due_ns", "endpoint", "give_up_ns", "lifetime_ns", "on_removed", "refused", "state",
-        "timeouts", "workload",
+        "add_ns", "asked_ns", "attempts", "done_ns", "due_ns", "endpoint", "give_up_ns", "lifetime_ns", "on_removed",
+        "refused", "state", "timeouts", "workload",
     )  # fmt: skip
 
     def __init__(
@@ -45,7 +45,7 @@ class Pod:
         self.on_removed = on_removed
         self.state = "pending"
         self.attempts = self.timeouts = self.refused = 0
-        self.done_ns = 0
+        self.done_ns = self.asked_ns = self.add_ns = 0
         self.endpoint: Endpoint | None = None
 
 
@@ -56,6 +56,7 @@ class Kubelet:
         """`ended` hears of every pod that is up or given up."""
         self._agent, self._delays, self._draw, self._ended = agent, delays, draw, ended
         self._timeline = agent.timeline
+        self._next_start_ns = self._timeline.now_ns
         self.waiting = 0
         """Sandboxes under way."""
         self.most_waiting = 0
@@ -69,11 +70,13 @@ class Kubelet:
     def _add(self, pod: Pod) -> None:
         if pod.state == "pending":
             pod.attempts += 1
-            self._timeline.after(self._agent.costs.plugin, self._put, pod)
+            start_ns = max(self._timeline.now_ns, self._next_start_ns)
+            self._next_start_ns = start_ns + self._agent.costs.start_gap
+            self._timeline.at(start_ns + self._agent.costs.plugin, self._put, pod)
 
     def _put(self, pod: Pod) -> None:
         endpoint = Endpoint(lambda code: self._answered(pod, endpoint, code), pod.on_removed)
-        pod.endpoint = endpoint
+        pod.endpoint, pod.asked_ns = endpoint, self._timeline.now_ns
         self._timeline.after(self._delays.client_timeout_ns, self._timed_out, pod, endpoint)
         self._agent.create(endpoint)
 
@@ -124,6 +127,7 @@ class Kubelet:
 
     def _up(self, pod: Pod, endpoint: Endpoint) -> None:
         pod.state, pod.done_ns = "up", self._timeline.now_ns
+        pod.add_ns = pod.done_ns - pod.asked_ns + self._agent.costs.plugin
         self.waiting -= 1
         self._ended(pod)
         if pod.lifetime_ns is not None:

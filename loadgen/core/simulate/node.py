@@ -168,7 +168,7 @@ class Node:
             end_ns = pod.done_ns if pod.state != "pending" else self.horizon_ns
             rows[i] = (
                 type_number, number, pod.workload, pod.due_ns / NS_PER_S, (end_ns - pod.due_ns) / NS_PER_S,
-                states[pod.state], min(pod.attempts, 65_535), min(pod.timeouts, 65_535), min(pod.refused, 65_535),
+                pod.add_ns / NS_PER_S, states[pod.state], min(pod.attempts, 65_535), min(pod.timeouts, 65_535), min(pod.refused, 65_535),
             )  # fmt: skip
         agent, look = self.agent, self.look
         row = np.array(

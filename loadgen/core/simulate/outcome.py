@@ -18,6 +18,7 @@ POD_DTYPE = np.dtype(
         ("workload", "<i2"),
         ("due_s", "<f8"),
         ("took_s", "<f4"),  # from due until up, given up, or the end of the simulation
+        ("add_s", "<f4"),  # its successful ADD alone; 0 when there was none
         ("state", "u1"),  # STATES
         ("attempts", "<u2"),
         ("timeouts", "<u2"),  # ADDs that the plugin gave up
