@@ -37,8 +37,9 @@ class Looker(Protocol):
 class Collector:
     """The GC loop of one agent. `interval_ns` is what it waits now."""
 
-    def __init__(self, agent: Agent, of: Profile, settings: AgentSettings, looker: Looker) -> None:
-        self._agent, self._profile, self._looker = agent, of, looker
+    def __init__(self, agent: Agent, of: Profile, settings: AgentSettings, looker: Looker, until_ns: int) -> None:
+        """`until_ns`: nobody is interested in what comes after."""
+        self._agent, self._profile, self._looker, self._until_ns = agent, of, looker, until_ns
         self._timeline, self._tables, self._locks = agent.timeline, agent.tables, agent.locks
         self._fixed_ns = int(settings.gc_interval or 0)
         self._max_ns = int(settings.gc_max_interval or 0)
@@ -58,8 +59,9 @@ class Collector:
         self._same = 0
 
     def _due(self) -> None:
-        took_ns, after_ns = self._took(self._timeline.now_ns), self._timeline.next_ns()
-        if self._agent.busy == 0 and (after_ns is None or after_ns > self._timeline.now_ns + took_ns):
+        took_ns, next_ns = self._took(self._timeline.now_ns), self._timeline.next_ns()
+        after_ns = self._until_ns if next_ns is None else min(next_ns, self._until_ns)
+        if self._agent.busy == 0 and after_ns > self._timeline.now_ns + took_ns:
             start_ns = self._timeline.now_ns
             self._count(took_ns, 1)
             self._end(start_ns, self._collect(start_ns, 0), self._collect(start_ns, 1))
@@ -131,11 +133,11 @@ class Collector:
 
     # --- many passes ------------------------------------------------------------------------------------------
 
-    def _skip(self, start_ns: int, took_ns: int, after_ns: int | None) -> None:
+    def _skip(self, start_ns: int, took_ns: int, after_ns: int) -> None:
         """The pass that began at `start_ns` was made at once. Make those that are like it, up to the next event."""
         cycle_ns = self._interval.wait_ns + took_ns
         alike = 0
-        if self._same >= STEADY and after_ns is not None:
+        if self._same >= STEADY:
             alike = max(0, (after_ns - start_ns) // cycle_ns - 1)
         if alike:
             last_ns = start_ns + alike * cycle_ns

@@ -90,7 +90,7 @@ class Node:
         tcp, other = self.tables
         self.agent = Agent(timeline, (tcp, other), rules, of.settings, of.permits, scaled(of.costs, what.cost))
         self.look = Look(tcp, 0, look_every_ns, horizon_ns, closely=closely)
-        self.collector = Collector(self.agent, rules, of.settings, self.look)
+        self.collector = Collector(self.agent, rules, of.settings, self.look, horizon_ns)
         self.look.set_interval(self.collector.interval_ns)
         self.pods: list[Pod] = []
         self.kubelet = Kubelet(self.agent, delays, retries, self._ended)
