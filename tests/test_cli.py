@@ -46,6 +46,15 @@ def call(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str
         (["run"], "Missing argument 'SCENARIO'"),
         (["analyze", "nowhere"], "nowhere: no run here: run.json is missing"),
         (["validate", "pyproject.toml"], "pyproject.toml"),
+        (["simulate", "no-such"], "no fleet 'no-such': it is neither a file nor a built-in one: trino-lands"),
+        (["simulate", "trino-lands", "--hours", "0"], "--hours 0: it must be more than 0"),
+        (
+            ["simulate", "trino-lands", "--set", "nodes.big.cpu=3"],
+            "nodes.big.cpu: unknown key (did you mean 'cpus'?)",
+        ),
+        (["simulate", "trino-lands", "--policy", "x"], "--policy 'x': no such policy; there are current, gc-60s"),
+        (["simulate", "trino-lands", "--calibrate", "nowhere"], "--calibrate nowhere: not a run directory"),
+        (["simulate", "trino-lands", "--out", "loadgen"], "--out loadgen: the directory is not empty"),
     ],
 )
 def test_wrong_use_gets_one_clear_line_and_exit_4(args: list[str], says: str) -> None:
@@ -127,3 +136,23 @@ def test_every_kind_of_failure_has_its_exit_code(
 
     assert cli.guarded(broken) == code
     assert capsys.readouterr().err.startswith("loadgen: ")
+
+
+def test_simulate_from_a_file_to_a_report(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(
+        "name: tiny\n"
+        "nodes: {one: {memory: 8GiB, cpus: 2, workloads: [pods]}}\n"
+        "workloads: {pods: {pods: {burst: 2}}}\n"
+        "policies: {fixed: {settings: {conntrackGCInterval: 60s}}}\n"
+    )
+    args = ("simulate", str(fleet), "--hours", "3", "--seed", "4", "--out", str(tmp_path / "out"), "--json")
+    done = call(*args)
+    assert (done.returncode, done.stdout.count("\n") > 10) == (Exit.PASS, True), done.stderr
+    found = json.loads(done.stdout)
+    assert {p["policy"] for p in found["policies"]} == {"current", "fixed"}
+    assert found == json.loads((tmp_path / "out" / "simulation.json").read_text())
+    assert (tmp_path / "out" / "report.html").stat().st_size > 50_000
+    again = call(*args[:-3], "--set", "nodes.one.count=2")
+    assert again.returncode == Exit.PASS
+    assert "of 12" in again.stdout

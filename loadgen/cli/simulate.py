@@ -11,10 +11,10 @@ from typing import Annotated
 import typer
 
 from loadgen import store
-from loadgen.cli.app import app, duration, say, stdout
+from loadgen.cli.app import app, say, stdout
 from loadgen.core.errors import ConfigError
-from loadgen.core.simulate.fleet import Fleet
 from loadgen.core.simulate.costs import Calibration
+from loadgen.core.simulate.fleet import Fleet
 from loadgen.report import simtables, simulated
 from loadgen.simulation import calibration, fleetfile, fleetrun, output
 
@@ -51,7 +51,7 @@ def simulate(
     jobs: JobsOpt = None,
     json: JsonOpt = False,
 ) -> None:
-    """Simulate hours or days of a node or a fleet: tables, GC, scrubs, limiter, retries. Needs no root and no cluster.
+    """Simulate hours or days of a node or a fleet: tables, GC, scrubs, limiter, retries. Needs no root, no cluster.
 
     Runs the fleet as it is written (`current`) and under each of its policies, and ranks them by the pods that were
     late. Exit code 0: nothing here passes or fails.

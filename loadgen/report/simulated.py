@@ -50,8 +50,8 @@ def _sections(simulation: Simulation) -> list[Section]:
     for i, name in enumerate(simulation.types):
         number = simulation.policies[0].close[name][0]
         intro = (
-            f"Node {number} of {simulation.counts[i]}: the one that fared worst as the settings are. The same node with "
-            "the same luck under each policy."
+            f"Node {number} of {simulation.counts[i]}, counted from 0: the one that fared worst as the settings are. "
+            "The same node with the same luck under each policy."
         )
         charts = [table_chart(simulation, name), interval_chart(simulation, name)]
         if any(_close_of(o, name).waiting for o in simulation.policies):
@@ -200,8 +200,8 @@ def tail_chart(simulation: Simulation) -> Chart:
     return Chart(
         name="tail",
         title="How many pods take how long to get their sandbox",
-        caption="Share of all pods that took at least this long, both on log scales. Pods that were given up or never "
-        "came up stand where that was decided: they would have taken longer.",
+        caption="Share of all pods that took at least this long, both on log scales. Pods that were given up or "
+        "never came up stand where that was decided: they would have taken longer.",
         alt=" ".join(said),
         x=Axis("from due to up", "s", low, high, log=True),
         y=Axis("share", "share", log_ends(lowest, 1.0)[0], 1.0, log=True),

@@ -56,8 +56,8 @@ def parse(text: str, source: str, overrides: Sequence[str] = ()) -> Scenario:
         raise ConfigError(
             f"{source}: a scenario is a mapping with name, hypothesis, variants, loads, phases, thresholds"
         )
-    for override in overrides:
-        override(raw, override)
+    for text_of_override in overrides:
+        override(raw, text_of_override)
     return from_raw(raw, source)
 
 

@@ -1,1 +1,1 @@
-"""Simulations at the edge: fleet files, calibration from runs, processes, results on disk. The model is core/simulate."""
+"""Simulations at the edge: fleet files, calibration from runs, processes, results on disk. See core/simulate."""

@@ -1,4 +1,4 @@
-"""Reads a fleet file: YAML, overrides, keys, types, references. Errors say file, line, key and what would be right."""
+"""Reads a fleet file: YAML, overrides, keys, types, references. Errors say file, line, key and what is allowed."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MAX_GAP_NS = 500_000_000
 
 
 class Costs(Record, frozen=True):
-    """Times of single pieces of work. The defaults are those of an idle machine under real Cilium (docs/simulate.md)."""
+    """Times of single pieces of work. Defaults: an idle machine under real Cilium (docs/simulate.md)."""
 
     per_entry: Duration = msgspec.field(name="perEntry", default_factory=lambda: seconds(2.05e-6))
     """One entry, walked key by key (up to 1.17): 1.16.15 with 1 to 16 M entries; seed machines need up to 5us."""
@@ -79,8 +79,8 @@ def calibrate(
 ) -> Calibration:
     """Costs from an agent's spans: durations of walks over entries seen, entries deleted and places.
 
-    capacities: entries of the tables `tcp` and `any`. attempts_ns: how long the successful CNI ADDs took, of which the
-    agent's part is taken off to leave the plugin's.
+    capacities: entries of the tables `tcp` and `any`. attempts_ns: how long the successful CNI ADDs took;
+    less the agent's part this is the plugin's.
     ConfigError when there are too few walks over too few entries to tell.
     """
     walks = [s for s in spans if s.stage.startswith("walk ") and s.stage.removeprefix("walk ") in capacities]

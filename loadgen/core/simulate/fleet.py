@@ -131,8 +131,8 @@ class Workload(Record, frozen=True):
     """DNS entries in the table of everything that is not TCP, per second."""
     pods: Pods | None = None
     leaves: Literal["nothing", "entries"] = "nothing"
-    """What is left when it ends: `nothing`, for the scrub of its last pod takes its entries; `entries`, for those that
-    no scrub matches, e.g. of pods on the host's network."""
+    """What is left when it ends: `nothing`, for the scrub of its pod takes its entries; `entries`, for those that no
+    scrub matches, e.g. of pods on the host's network."""
 
 
 class NodeType(Record, frozen=True, kw_only=True):
@@ -168,7 +168,7 @@ class Policy(Record, frozen=True):
     """Settings laid over those of every node type, to see what they would change."""
 
     describe: str = ""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
     nodes: tuple[str, ...] = ()
     """Node types it is for; none named: all."""
 
@@ -183,7 +183,7 @@ class Fleet(Record, frozen=True, kw_only=True):
     """A pod that is up later than this after it was due counts as late; policies are ranked by their late pods."""
     nodes: dict[str, NodeType]
     workloads: dict[str, Workload]
-    policies: dict[str, Policy] = {}
+    policies: dict[str, Policy] = msgspec.field(default_factory=dict)
 
 
 def dec_hook(kind: type, value: Any) -> Any:

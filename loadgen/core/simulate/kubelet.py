@@ -52,9 +52,9 @@ class Pod:
 class Kubelet:
     """Starts and deletes pods through the agent of its node."""
 
-    def __init__(self, agent: Agent, delays: Delays, draw: random.Random, ended: Callable[[Pod], None]) -> None:
-        """`ended` hears of every pod that is up or given up."""
-        self._agent, self._delays, self._draw, self._ended = agent, delays, draw, ended
+    def __init__(self, agent: Agent, delays: Delays, draw: random.Random, changed: Then) -> None:
+        """`changed` is called whenever a pod is up or given up."""
+        self._agent, self._delays, self._draw, self._changed = agent, delays, draw, changed
         self._timeline = agent.timeline
         self._next_start_ns = self._timeline.now_ns
         self.waiting = 0
@@ -129,7 +129,7 @@ class Kubelet:
         pod.state, pod.done_ns = "up", self._timeline.now_ns
         pod.add_ns = pod.done_ns - pod.asked_ns + self._agent.costs.plugin
         self.waiting -= 1
-        self._ended(pod)
+        self._changed()
         if pod.lifetime_ns is not None:
             self._timeline.after(pod.lifetime_ns, self._delete, pod, endpoint, 1)
 
@@ -137,7 +137,7 @@ class Kubelet:
         if pod.state == "pending":
             pod.state, pod.done_ns = "given up", self._timeline.now_ns
             self.waiting -= 1
-            self._ended(pod)
+            self._changed()
 
     def stop(self, pod: Pod) -> None:
         """Delete a pod: what is up by a DEL, what is not by giving it up."""

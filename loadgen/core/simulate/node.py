@@ -93,7 +93,7 @@ class Node:
         self.collector = Collector(self.agent, rules, of.settings, self.look, horizon_ns)
         self.look.set_interval(self.collector.interval_ns)
         self.pods: list[Pod] = []
-        self.kubelet = Kubelet(self.agent, delays, retries, self._ended)
+        self.kubelet = Kubelet(self.agent, delays, retries, self._note_waiting)
         self.waiting: list[tuple[int, int]] = []
         self._closely = closely
         lifetime_s = TCP_LIFETIME_1_14_S if of.settings.profile == "1.14" else TCP_LIFETIME_S
@@ -152,9 +152,6 @@ class Node:
         self.kubelet.start(pod)
         self._note_waiting()
 
-    def _ended(self, pod: Pod) -> None:
-        self._note_waiting()
-
     def _note_waiting(self) -> None:
         if self._closely:
             self.waiting.append((self.timeline.now_ns, self.kubelet.waiting))
@@ -168,7 +165,8 @@ class Node:
             end_ns = pod.done_ns if pod.state != "pending" else self.horizon_ns
             rows[i] = (
                 type_number, number, pod.workload, pod.due_ns / NS_PER_S, (end_ns - pod.due_ns) / NS_PER_S,
-                pod.add_ns / NS_PER_S, states[pod.state], min(pod.attempts, 65_535), min(pod.timeouts, 65_535), min(pod.refused, 65_535),
+                pod.add_ns / NS_PER_S, states[pod.state],
+                *(min(n, 65_535) for n in (pod.attempts, pod.timeouts, pod.refused)),
             )  # fmt: skip
         agent, look = self.agent, self.look
         row = np.array(
@@ -212,7 +210,7 @@ def simulate_node(
 
 
 def tcp_flows(landing: Landing, rate: float, lifetime_s: int) -> list[Flow]:
-    """A workload's connections as flows into the TCP table: those that both sides close, and those that one does not."""
+    """A workload's connections as flows into the TCP table: those that both sides close, those that one does not."""
     connections = landing.workload.connections
     if connections is None:
         return []

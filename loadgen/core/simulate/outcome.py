@@ -169,7 +169,7 @@ class Simulation(NamedTuple):
 
 
 def summarise(policy: str, describe: str, nodes: Nodes, goal_s: float, hours: float) -> PolicySummary:
-    """What a policy did to these nodes. Percentiles are exact: nearest rank over all pods of which enough is known."""
+    """What a policy did to these nodes. Percentiles: nearest rank over all pods of which enough is known."""
     pods, rows = nodes.pods, nodes.rows
     unknown = (pods["state"] == WAITING) & (pods["took_s"] <= goal_s)
     known = pods[~unknown]
