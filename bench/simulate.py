@@ -1,9 +1,9 @@
 """How long 24 h of 10,000 nodes take, and how much memory: `python bench/simulate.py [--nodes N] [--jobs N]`.
 
-The fleet: nine nodes of ten with 512 GiB, one with 2 TiB; every node has a trickle of pods and two or three batches of
-20 a day; Trino lands on one big node of ten, whose interval has drifted to 12 h. Once with the automatic interval and
-once with 60 s. Prints wall time, CPU time, events, pods and the largest resident size of all processes together, looked
-at twenty times a second.
+The fleet: nine nodes of ten with 512 GiB, one with 2 TiB; every node has a trickle of pods and two or three batches
+of 20 a day; Trino lands on one big node of ten, whose interval has drifted to 12 h. Once with the automatic interval
+and once with 60 s. Prints wall time, CPU time, events, pods and the largest resident size of all processes together,
+looked at twenty times a second.
 """
 
 from __future__ import annotations

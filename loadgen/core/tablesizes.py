@@ -1,7 +1,7 @@
 """How large Cilium makes its conntrack tables from a node's memory (dynamic sizing).
 
-Source: pkg/option/config.go getDynamicSizeCalculator, the same arithmetic from 1.14 to 1.20; checked against the log of
-a node with 33,677,205,504 bytes at 0.0025: 295,414 and 147,707.
+Source: pkg/option/config.go getDynamicSizeCalculator, the same arithmetic from 1.14 to 1.20; checked against a log: a
+node with 33,677,205,504 bytes at 0.0025 has 295,414 and 147,707.
 """
 
 from __future__ import annotations

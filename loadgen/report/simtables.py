@@ -30,9 +30,9 @@ def ranking(simulation: Simulation) -> Table:
             for place, outcome in enumerate(ranked(simulation.policies), 1)
         ],
         note=(
-            f"Late: not up within {goal} of being due. Failed ADDs: given up by the plugin after 90 s + refused by the "
-            "agent, mostly 429. A node spirals when a pod of it needs three attempts or more. >= marks a lower bound: "
-            "pods that were never up decide it. Ranked by late pods, then p99, then the time spent walking."
+            f"Late: not up within {goal} of being due. Failed ADDs: given up by the plugin after 90 s + refused by "
+            "the agent, mostly 429. A node spirals when a pod of it needs three attempts or more. >= marks a lower "
+            "bound: pods that were never up decide it. Ranked by late pods, then p99, then the time spent walking."
         ),
     )
 

@@ -11,7 +11,7 @@ from loadgen.core.simulate.fleet import NodeType, Span, Workload
 
 
 class Landing(NamedTuple):
-    """A workload on this node, from when to when; `number`: its place in the file. `lands`: after the boot, with a pod."""
+    """A workload on this node, from when to when; `number`: its place in the file. `lands`: later, with a pod."""
 
     number: int
     workload: Workload

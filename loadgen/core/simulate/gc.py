@@ -25,8 +25,11 @@ class Looker(Protocol):
     next_ns: int
     """When it wants to look next."""
 
-    def upto(self, t_ns: int) -> None:
-        """The tables' course up to then is known: look at the times that are due, and at t_ns itself."""
+    def upto(self, t_ns: int, seen: tuple[float, float] | None = None) -> None:
+        """The tables' course up to then is known: look at the times that are due, and at t_ns itself.
+
+        `seen`: entries and expired ones of the TCP table at t_ns, for who has counted them already.
+        """
         ...
 
     def passed(self, start_ns: int, garbage: float, ratio: float, wait_ns: int) -> None:
@@ -59,25 +62,30 @@ class Collector:
         self._same = 0
 
     def _due(self) -> None:
-        took_ns, next_ns = self._took(self._timeline.now_ns), self._timeline.next_ns()
+        start_ns, next_ns = self._timeline.now_ns, self._timeline.next_ns()
         after_ns = self._until_ns if next_ns is None else min(next_ns, self._until_ns)
-        if self._agent.busy == 0 and after_ns > self._timeline.now_ns + took_ns:
-            start_ns = self._timeline.now_ns
-            self._count(took_ns, 1)
-            self._end(start_ns, self._collect(start_ns, 0), self._collect(start_ns, 1))
-            self._skip(start_ns, took_ns, after_ns)
-        else:
-            self._agent.busy += 1
-            self._queue(0, self._timeline.now_ns, ())
+        if self._agent.busy == 0:
+            found = [table.counts(start_ns) for table in self._tables]
+            took_ns = sum(self._walk_ns(table, seen) for table, seen in zip(self._tables, found, strict=True))
+            if after_ns > start_ns + took_ns:
+                self._at_once(start_ns, found, took_ns, after_ns)
+                return
+        self._agent.busy += 1
+        self._queue(0, start_ns, ())
 
     # --- one pass ---------------------------------------------------------------------------------------------
 
-    def _took(self, at_ns: int) -> int:
-        return sum(self._walk_ns(table, at_ns) for table in self._tables)
+    def _at_once(self, start_ns: int, found: list[tuple[float, float]], took_ns: int, after_ns: int) -> None:
+        """Nothing else happens on the node before this pass is over."""
+        self._looker.upto(start_ns, found[0])
+        self._set_passed(start_ns)
+        self._count(took_ns, 1)
+        tcp, other = ((seen[1], seen[1] / t.capacity) for seen, t in zip(found, self._tables, strict=True))
+        self._end(start_ns, tcp, other)
+        self._skip(start_ns, took_ns, after_ns)
 
-    def _walk_ns(self, table: Table, at_ns: int) -> int:
-        entries, expired = table.counts(at_ns)
-        return walk_ns(self._agent.costs, table.capacity, entries, expired, batch=self._agent.batch)
+    def _walk_ns(self, table: Table, seen: tuple[float, float]) -> int:
+        return walk_ns(self._agent.costs, table.capacity, seen[0], seen[1], batch=self._agent.batch)
 
     def _count(self, took_ns: int, passes: int) -> None:
         self._agent.walked_ns["gc"] += took_ns * passes
@@ -88,7 +96,7 @@ class Collector:
         table, lock, timeline = self._tables[which], self._locks[which], self._timeline
 
         def locked() -> None:
-            took_ns = self._walk_ns(table, timeline.now_ns)
+            took_ns = self._walk_ns(table, table.counts(timeline.now_ns))
             self._agent.walked_ns["gc"] += took_ns
             self._agent.walks["gc"] += 1
             timeline.after(took_ns, walked, timeline.now_ns)

@@ -45,7 +45,7 @@ class Look:
     def set_interval(self, wait_ns: int) -> None:
         self._interval_ns = wait_ns
 
-    def upto(self, t_ns: int) -> None:
+    def upto(self, t_ns: int, seen: tuple[float, float] | None = None) -> None:
         while self.next_ns <= t_ns and self.next_ns <= self._until_ns:
             entries, expired = self._table.counts(self.next_ns)
             self._see(self.next_ns, entries, expired)
@@ -55,7 +55,7 @@ class Look:
         if self.next_ns > self._until_ns:
             self.next_ns = 1 << 62
         if t_ns >= self._from_ns:
-            self._see(t_ns, *self._table.counts(t_ns))
+            self._see(t_ns, *(seen or self._table.counts(t_ns)))
 
     def passed(self, start_ns: int, garbage: float, ratio: float, wait_ns: int) -> None:
         self._interval_ns = wait_ns

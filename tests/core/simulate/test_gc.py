@@ -19,7 +19,7 @@ class Notes:
     def __init__(self) -> None:
         self.passes: list[tuple[float, float, float]] = []
 
-    def upto(self, t_ns: int) -> None:
+    def upto(self, t_ns: int, seen: tuple[float, float] | None = None) -> None:
         pass
 
     def passed(self, start_ns: int, garbage: float, ratio: float, wait_ns: int) -> None:
