@@ -16,8 +16,10 @@ from loadgen.core.model import Scenario
 from loadgen.core.verdict import exit_code
 from loadgen.report import markdown as markdown_report
 from loadgen.scenarios import loader
+from loadgen.simulation import fleetfile
 
 MarkdownOpt = Annotated[bool, typer.Option("--markdown", help="GitHub's Markdown instead of tables.")]
+FleetOpt = Annotated[bool, typer.Option("--fleet", help="The files that `simulate` reads.")]
 RunArg = Annotated[Path, typer.Argument(help="A run directory.")]
 
 
@@ -60,6 +62,6 @@ def validate(scenario: ScenarioArg, set_: SetOpt = None) -> None:
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of scenario files, for editors."""
-    sys.stdout.write(store.to_json(loader.json_schema()))
+def schema(fleet: FleetOpt = False) -> None:
+    """Print the JSON Schema of scenario files, or of fleet files, for editors."""
+    sys.stdout.write(store.to_json(fleetfile.json_schema() if fleet else loader.json_schema()))

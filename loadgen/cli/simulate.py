@@ -66,13 +66,11 @@ def simulate(
         output.claim(out)
     seed = secrets.randbelow(2**31) if seed is None else seed
     began = time.monotonic()
-    say(_title(fleet, fleets, hours, seed))
+    calibrated = tuple(f"{variant}: {_said(measured)}" for variant, measured in found)
+    for line in (_title(fleet, fleets, hours, seed), *calibrated):
+        say(line)
     result = fleetrun.run(fleets, seed=seed, hours=hours, jobs=jobs, told=say)
-    asked = output.Asked(
-        fleet=fleet_file,
-        argv=tuple(sys.argv[1:]),
-        calibrated=tuple(f"{variant}: {_said(measured)}" for variant, measured in found),
-    )
+    asked = output.Asked(fleet=fleet_file, argv=tuple(sys.argv[1:]), calibrated=calibrated)
     events = sum(outcome.summary.events for outcome in result.policies)
     say(f"{events:,} events in {time.monotonic() - began:.1f} s")
     if out is not None:

@@ -90,7 +90,7 @@ def table_chart(simulation: Simulation, type_name: str) -> Chart:
             _line("entries", course[:, 0], course[:, 1], "area", "entries"),
             _line("of these expired", course[:, 0], course[:, 2], "hold", "expired"),
         ]
-        ticks = [p.t_s / 3600 for p in close.passes] if len(close.passes) <= MANY_PASSES else []
+        ticks = [p.end_s / 3600 for p in close.passes] if len(close.passes) <= MANY_PASSES else []
         panels.append(Panel(outcome.summary.policy, variant_colour(i), ticks=rounded(ticks, 6), lines=lines))
         top = max(top, float(course[:, 1].max()))
         said.append(f"{outcome.summary.policy}: at most {format_count(round(float(course[:, 1].max())))} entries.")

@@ -32,8 +32,8 @@ class Looker(Protocol):
         """
         ...
 
-    def passed(self, start_ns: int, garbage: float, ratio: float, wait_ns: int) -> None:
-        """A pass has ended: when it began, what it deleted, and when the next comes."""
+    def passed(self, start_ns: int, end_ns: int, garbage: float, ratio: float, wait_ns: int) -> None:
+        """A pass has ended: when it was due and when it was over, what it deleted, and when the next comes."""
         ...
 
 
@@ -81,7 +81,7 @@ class Collector:
         self._set_passed(start_ns)
         self._count(took_ns, 1)
         tcp, other = ((seen[1], seen[1] / t.capacity) for seen, t in zip(found, self._tables, strict=True))
-        self._end(start_ns, tcp, other)
+        self._end(start_ns, start_ns + took_ns, tcp, other)
         self._skip(start_ns, took_ns, after_ns)
 
     def _walk_ns(self, table: Table, seen: tuple[float, float]) -> int:
@@ -109,7 +109,7 @@ class Collector:
             else:
                 self._agent.busy -= 1
                 self._same = 0
-                self._end(began_ns, both[0], both[1])
+                self._end(began_ns, timeline.now_ns, both[0], both[1])
                 timeline.after(self._interval.wait_ns, self._due)
 
         lock.take(locked)
@@ -123,7 +123,7 @@ class Collector:
         table.collect(start_ns)
         return garbage, garbage / table.capacity
 
-    def _end(self, start_ns: int, tcp: tuple[float, float], other: tuple[float, float]) -> None:
+    def _end(self, start_ns: int, end_ns: int, tcp: tuple[float, float], other: tuple[float, float]) -> None:
         self.passes += 1
         before, garbage = self._interval, tcp[0] + other[0]
         self._interval = next_gc_interval(
@@ -137,7 +137,7 @@ class Collector:
         alike = abs(garbage - self._garbage) <= _SAME * max(1.0, garbage) and before.wait_ns == self._interval.wait_ns
         self._same = self._same + 1 if alike else 0
         self._garbage, self._ratio, self._last_start_ns = garbage, max(tcp[1], other[1]), start_ns
-        self._looker.passed(start_ns, garbage, self._ratio, self._interval.wait_ns)
+        self._looker.passed(start_ns, end_ns, garbage, self._ratio, self._interval.wait_ns)
 
     # --- many passes ------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Collector:
             self._count(took_ns, alike)
             self.passes += alike
             self._last_start_ns = last_ns
-            self._looker.passed(last_ns, self._garbage, self._ratio, self._interval.wait_ns)
+            self._looker.passed(last_ns, last_ns + took_ns, self._garbage, self._ratio, self._interval.wait_ns)
         self._timeline.at(self._last_start_ns + cycle_ns, self._due)
 
     def _set_passed(self, start_ns: int) -> None:

@@ -57,11 +57,11 @@ class Look:
         if t_ns >= self._from_ns:
             self._see(t_ns, *(seen or self._table.counts(t_ns)))
 
-    def passed(self, start_ns: int, garbage: float, ratio: float, wait_ns: int) -> None:
+    def passed(self, start_ns: int, end_ns: int, garbage: float, ratio: float, wait_ns: int) -> None:
         self._interval_ns = wait_ns
         if self._closely and start_ns >= self._from_ns:
-            self.passes.append(Pass(start_ns / NS_PER_S, garbage, ratio, wait_ns / NS_PER_S))
-            self.close.append((start_ns, *self._table.counts(start_ns)))
+            self.passes.append(Pass(start_ns / NS_PER_S, end_ns / NS_PER_S, garbage, ratio, wait_ns / NS_PER_S))
+            self.close.append((end_ns, *self._table.counts(end_ns)))
 
     def _see(self, t_ns: int, entries: float, expired: float) -> None:
         self.peak = max(self.peak, entries)

@@ -46,9 +46,10 @@ NODE_DTYPE = np.dtype(
 
 
 class Pass(NamedTuple):
-    """One GC pass: when it began, what it deleted, as a share of capacity, and when the next comes (s)."""
+    """One GC pass: when it was due and over, what it deleted, that as a share of capacity, the next wait (s)."""
 
-    t_s: float
+    due_s: float
+    end_s: float
     garbage: float
     ratio: float
     next_s: float

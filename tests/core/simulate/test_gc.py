@@ -22,7 +22,7 @@ class Notes:
     def upto(self, t_ns: int, seen: tuple[float, float] | None = None) -> None:
         pass
 
-    def passed(self, start_ns: int, garbage: float, ratio: float, wait_ns: int) -> None:
+    def passed(self, start_ns: int, end_ns: int, garbage: float, ratio: float, wait_ns: int) -> None:
         self.passes.append((start_ns / NS_PER_S, round(garbage), wait_ns / NS_PER_S))
 
 
