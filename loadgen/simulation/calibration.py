@@ -13,7 +13,7 @@ from loadgen.core.errors import ConfigError
 from loadgen.core.history import RunData
 from loadgen.core.model import Scenario
 from loadgen.core.samples import Outcome
-from loadgen.core.simulate.costs import Calibration, calibrate
+from loadgen.core.simulate.costs import Calibration, Costs, calibrate
 from loadgen.core.simulate.fleet import Fleet
 from loadgen.scenarios.loader import from_raw
 
@@ -47,18 +47,19 @@ def _one(data: RunData) -> Calibration:
 def applied(fleet: Fleet, found: list[tuple[str, Calibration]]) -> Fleet:
     """The fleet with measured costs for all its nodes.
 
-    Of several runs the one whose walks came closest to a straight line counts for each kind of walk.
+    For each kind of walk that run counts whose walks came closest to what was fitted.
     """
-    best = {}
+    best: dict[bool, Calibration] = {}
     for _, calibration in sorted(found, key=lambda item: -item[1].residual):
         best[calibration.batch] = calibration
-    nodes = {}
-    for name, of in fleet.nodes.items():
-        costs = of.costs
-        for batch in (True, False):
-            if batch in best:
-                costs = best[batch].over(costs)
-        if len(best) == 2:
-            costs = msgspec.structs.replace(costs, per_entry_batch=best[True].over(of.costs).per_entry_batch)
-        nodes[name] = msgspec.structs.replace(of, costs=costs)
+    nodes = {name: msgspec.structs.replace(of, costs=_measured(of.costs, best)) for name, of in fleet.nodes.items()}
     return msgspec.structs.replace(fleet, nodes=nodes)
+
+
+def _measured(costs: Costs, best: dict[bool, Calibration]) -> Costs:
+    if len(best) == 2:
+        in_batches = best[True].over(costs).per_entry_batch
+        return msgspec.structs.replace(best[False].over(costs), per_entry_batch=in_batches)
+    for calibration in best.values():
+        return calibration.over(costs)
+    return costs

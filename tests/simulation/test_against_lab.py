@@ -33,8 +33,8 @@ from loadgen.lab.kubelet import Kubelet, KubeletConfig
 from tests.lab.agents import CAPACITY, LIMITS_LIFTED, Agent
 
 PLUGIN = Path(__file__).parents[2] / "loadgen" / "lab" / "cni.py"
-ENTRIES, PODS, PERMITS = 200_000, 24, 4
-SPACING_WALKS, TIMEOUT_WALKS, RETRY_WALKS = 0.4, 8.5, (32.0, 33.0)
+ENTRIES, PODS, PERMITS = 200_000, 20, 4
+SPACING_WALKS, TIMEOUT_WALKS, RETRY_WALKS = 0.4, 7.5, (24.0, 25.0)
 """Time between pods, the plugin's time-out and the kubelet's pause, in walks. The pods come far enough apart that the
 start of plugin processes is not what is compared; the pause is long enough that the queue is gone by then: near a
 spiral, chance decides.

@@ -9,10 +9,10 @@ import pytest
 from loadgen import store
 from loadgen.core.errors import ConfigError
 from loadgen.core.history import Ending
-from loadgen.core.simulate.costs import Costs
+from loadgen.core.simulate.costs import Costs, calibrate
 from loadgen.simulation import calibration, fleetfile
 from tests import factories
-from tests.core.simulate.test_costs import spans
+from tests.core.simulate.test_costs import CAPACITIES, spans
 from tests.simulation.simulations import TEXT
 
 
@@ -33,6 +33,17 @@ def test_costs_of_a_run_become_those_of_every_node(tmp_path: Path) -> None:
         assert of.costs.per_entry == pytest.approx(3000, rel=0.02)
         assert of.costs.per_entry_batch == pytest.approx(3000 * 0.49 / 2.05, rel=0.02)
         assert of.costs.per_delete == Costs().per_delete
+
+
+def test_of_two_kinds_of_walks_each_comes_from_its_own_run() -> None:
+    found = [
+        (name, calibrate(spans(entry_ns, 1.0, 0.0), CAPACITIES, [], batch=batch))
+        for name, entry_ns, batch in (("old", 3000.0, False), ("new", 500.0, True))
+    ]
+    for both_kinds in (found, found[::-1]):
+        costs = calibration.applied(fleetfile.parse(TEXT, "tiny"), both_kinds).nodes["one"].costs
+        assert costs.per_entry == pytest.approx(3000, rel=0.02)
+        assert costs.per_entry_batch == pytest.approx(500, rel=0.02)
 
 
 def test_nothing_to_calibrate_by(tmp_path: Path) -> None:
