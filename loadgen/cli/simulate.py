@@ -85,7 +85,8 @@ def simulate(
 
 def _title(fleet: Fleet, fleets: dict[str, Fleet], hours: float, seed: int) -> str:
     nodes = sum(of.count for of in fleet.nodes.values())
-    return f"{fleet.name}: {nodes:,} nodes, {hours:g} h, {len(fleets)} policies, seed {seed}"
+    policies = ", ".join(fleets)
+    return f"{fleet.name}: {nodes:,} node{'s' * (nodes != 1)}, {hours:g} h, seed {seed}; policies: {policies}"
 
 
 def _said(measured: Calibration) -> str:

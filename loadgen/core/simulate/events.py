@@ -9,6 +9,8 @@ from itertools import count
 from typing import Any
 
 Then = Callable[[], None]
+Event = list[Any]
+"""[time in ns, number, function or None when cancelled, its arguments]"""
 
 
 class Timeline:
@@ -19,27 +21,39 @@ class Timeline:
     def __init__(self, start_ns: int) -> None:
         self.now_ns = start_ns
         self.processed = 0
-        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[Event] = []
         self._numbers = count()
 
-    def at(self, t_ns: int, act: Callable[..., None], *args: Any) -> None:
-        """`act(*args)` at that time, which must not have passed."""
-        heapq.heappush(self._heap, (t_ns, next(self._numbers), act, args))
+    def at(self, t_ns: int, act: Callable[..., None], *args: Any) -> Event:
+        """`act(*args)` at that time, which must not have passed. The event can be cancelled."""
+        event: Event = [t_ns, next(self._numbers), act, args]
+        heapq.heappush(self._heap, event)
+        return event
 
-    def after(self, wait_ns: int, act: Callable[..., None], *args: Any) -> None:
-        heapq.heappush(self._heap, (self.now_ns + wait_ns, next(self._numbers), act, args))
+    def after(self, wait_ns: int, act: Callable[..., None], *args: Any) -> Event:
+        return self.at(self.now_ns + wait_ns, act, *args)
+
+    @staticmethod
+    def cancel(event: Event) -> None:
+        """It will not happen; no effect on one that has happened."""
+        event[2] = None
 
     def next_ns(self) -> int | None:
         """When the next event is due."""
-        return self._heap[0][0] if self._heap else None
+        heap = self._heap
+        while heap and heap[0][2] is None:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
 
     def run(self, until_ns: int) -> None:
         """Every event before `until_ns`; the clock stands there afterwards."""
         heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] < until_ns:
-            self.now_ns, _, act, args = pop(heap)
-            self.processed += 1
-            act(*args)
+            t_ns, _, act, args = pop(heap)
+            if act is not None:
+                self.now_ns = t_ns
+                self.processed += 1
+                act(*args)
         self.now_ns = until_ns
 
 

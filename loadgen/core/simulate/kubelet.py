@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from loadgen.core.simulate.agent import OK, Agent, Endpoint
-from loadgen.core.simulate.events import Then
+from loadgen.core.simulate.events import Event, Then
 from loadgen.core.units import NS_PER_S
 
 
@@ -29,7 +29,7 @@ class Pod:
 
     __slots__ = (
         "add_ns", "asked_ns", "attempts", "done_ns", "due_ns", "endpoint", "give_up_ns", "lifetime_ns", "on_removed",
-        "refused", "state", "timeouts", "workload",
+        "refused", "state", "timeouts", "timers", "workload",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +47,8 @@ class Pod:
         self.attempts = self.timeouts = self.refused = 0
         self.done_ns = self.asked_ns = self.add_ns = 0
         self.endpoint: Endpoint | None = None
+        self.timers: list[Event] = []
+        """Its give-up, and the time-out of its ADD."""
 
 
 class Kubelet:
@@ -64,7 +66,7 @@ class Kubelet:
     def start(self, pod: Pod) -> None:
         self.waiting += 1
         self.most_waiting = max(self.most_waiting, self.waiting)
-        self._timeline.at(pod.due_ns + pod.give_up_ns, self._give_up, pod)
+        pod.timers = [self._timeline.at(pod.due_ns + pod.give_up_ns, self._give_up, pod)]
         self._add(pod)
 
     def _add(self, pod: Pod) -> None:
@@ -77,7 +79,7 @@ class Kubelet:
     def _put(self, pod: Pod) -> None:
         endpoint = Endpoint(lambda code: self._answered(pod, endpoint, code), pod.on_removed)
         pod.endpoint, pod.asked_ns = endpoint, self._timeline.now_ns
-        self._timeline.after(self._delays.client_timeout_ns, self._timed_out, pod, endpoint)
+        pod.timers[1:] = [self._timeline.after(self._delays.client_timeout_ns, self._timed_out, pod, endpoint)]
         self._agent.create(endpoint)
 
     def _answered(self, pod: Pod, endpoint: Endpoint, code: int) -> None:
@@ -101,6 +103,7 @@ class Kubelet:
     def _failed(self, pod: Pod, endpoint: Endpoint) -> None:
         """The DEL of a failed ADD, a pause, and the next ADD with a new sandbox."""
         pod.endpoint = None
+        self._cancel(pod.timers[1:])
         self._timeline.after(self._delays.cleanup_ns, self._clean_up, pod, endpoint)
 
     def _clean_up(self, pod: Pod, endpoint: Endpoint) -> None:
@@ -108,27 +111,32 @@ class Kubelet:
 
     def _client(self, endpoint: Endpoint, ended: Callable[[bool], None]) -> None:
         """One DEL: `ended(True)` when it was answered in time, `ended(False)` when its client gave up."""
-        state = [False]
+        over = False
+        timer: Event | None = None
 
         def answered(_: int) -> None:
-            if not state[0]:
-                state[0] = True
+            nonlocal over
+            if not over:
+                over = True
+                if timer is not None:
+                    self._timeline.cancel(timer)
                 ended(True)
 
         def timed_out() -> None:
-            if not state[0]:
-                state[0] = True
-                hang_up()
-                ended(False)
+            nonlocal over
+            over = True
+            hang_up()
+            ended(False)
 
         hang_up = self._agent.delete(endpoint, answered)
-        if not state[0]:
-            self._timeline.after(self._delays.client_timeout_ns, timed_out)
+        if not over:
+            timer = self._timeline.after(self._delays.client_timeout_ns, timed_out)
 
     def _up(self, pod: Pod, endpoint: Endpoint) -> None:
         pod.state, pod.done_ns = "up", self._timeline.now_ns
         pod.add_ns = pod.done_ns - pod.asked_ns + self._agent.costs.plugin
         self.waiting -= 1
+        self._cancel(pod.timers)
         self._changed()
         if pod.lifetime_ns is not None:
             self._timeline.after(pod.lifetime_ns, self._delete, pod, endpoint, 1)
@@ -154,6 +162,11 @@ class Kubelet:
                 self._timeline.after(self._pause_ns(), self._delete, pod, endpoint, attempt + 1)
 
         self._client(endpoint, ended)
+
+    def _cancel(self, timers: list[Event]) -> None:
+        """Nobody waits for these any more; a clock without them has less to do."""
+        for timer in timers:
+            self._timeline.cancel(timer)
 
     def _pause_ns(self) -> int:
         return round(self._draw.uniform(*self._delays.retry_ns))

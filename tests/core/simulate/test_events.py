@@ -14,6 +14,17 @@ def test_events_come_in_order_of_time_then_of_asking() -> None:
     assert timeline.next_ns() == 20
 
 
+def test_cancelled_events_do_not_happen_and_are_not_next() -> None:
+    timeline, seen = Timeline(0), []
+    cancelled = timeline.at(5, seen.append, "no")
+    timeline.at(7, seen.append, "yes")
+    timeline.cancel(cancelled)
+    assert timeline.next_ns() == 7
+    timeline.run(10)
+    timeline.cancel(cancelled)
+    assert (seen, timeline.processed, timeline.next_ns()) == (["yes"], 1, None)
+
+
 def test_places_are_given_in_order_and_who_leaves_gets_none() -> None:
     places, seen = Places(1), []
     places.take(lambda: seen.append("first"))
