@@ -9,9 +9,8 @@ from itertools import count
 
 import msgspec
 
-from loadgen.core import dnswire, resolvconf
+from loadgen.core import dnswire, resolvconf, stubs
 from loadgen.core.dnswire import AAAA, NOERROR, A
-from loadgen.core.glibc import Lookup, ResolverState
 from loadgen.core.lookup import (
     Action,
     Close,
@@ -28,7 +27,7 @@ from loadgen.core.lookup import (
     Send,
     Wait,
 )
-from loadgen.core.model import Resolver
+from loadgen.core.model import Resolver, StubName
 from loadgen.core.units import NS_PER_S
 
 MS = 1_000_000
@@ -64,19 +63,28 @@ def reply(seen: Seen, rcode: int = NOERROR, *, flags: int = dnswire.RA, answers:
 class Network:
     """Drives lookups one after the other, with a clock of its own; keeps what it saw."""
 
-    def __init__(self, behaviour: Behaviour, options: str = "", *, search: tuple[str, ...] = (), servers: int = 1):
-        self.behaviour, self.now, self.sends, self.opened = behaviour, 0, 0, 0
-        self.conf = resolvconf.from_settings(Resolver(options, search), [f"192.0.2.{53 + i}" for i in range(servers)])
+    def __init__(
+        self,
+        behaviour: Behaviour,
+        options: str = "",
+        *,
+        search: tuple[str, ...] = (),
+        servers: int = 1,
+        stub: StubName = "glibc-2.36",
+    ):
+        self.behaviour, self.now, self.sends, self.opened, self.stub = behaviour, 0, 0, 0, stub
+        resolver = Resolver(options, search, stub=stub)
+        self.conf = resolvconf.from_settings(resolver, [f"192.0.2.{53 + i}" for i in range(servers)])
         self.seen: list[Seen] = []
         self.refuse_open: dict[int, Problem] = {}
         self.open: dict[int, Open] = {}
         self._due: list[tuple[int, int, Event]] = []
-        self._number = count(1)
+        self._number, self._order = count(1), count()
 
-    def lookup(self, name: str, state: ResolverState | None = None, *, seed: int = 7) -> tuple[float, Result]:
+    def lookup(self, name: str, state: stubs.State | None = None, *, seed: int = 7) -> tuple[float, Result]:
         """Seconds it took, and the result."""
         began, self._due, self.open = self.now, [], {}
-        lookup = Lookup(name, self.conf, state or ResolverState(), random.Random(seed))
+        lookup = stubs.lookup(self.stub, name, self.conf, state or stubs.new_state(self.stub), random.Random(seed))
         action = lookup.start(self.now)
         while not isinstance(action, Done):
             action = lookup.step(self._answer(action))
@@ -96,11 +104,11 @@ class Network:
                 del self.open[sock]
                 self._due = [d for d in self._due if getattr(d[2], "sock", None) != sock]
                 heapq.heapify(self._due)
-            case Send(sock=sock, messages=messages):
+            case Send(sock=sock, messages=messages, server=server):
                 self.sends += 1
-                stream = self.open[sock].stream
-                for wire in dnswire.unframe(bytearray(messages[0])) if stream else messages:
-                    self._query(self.open[sock], wire)
+                via = self.open[sock] if server is None else msgspec.structs.replace(self.open[sock], server=server)
+                for wire in dnswire.unframe(bytearray(messages[0])) if via.stream else messages:
+                    self._query(via, wire)
             case Wait(deadline_ns=deadline):
                 return self._next(deadline)
         return Did(self.now)
@@ -112,13 +120,15 @@ class Network:
         seen = Seen(next(self._number), self.now, via.server, via.sock, via.stream, ident, name, asked.qtype, wire)
         self.seen.append(seen)
         said = self.behaviour(seen)
+        if isinstance(said, Problem) and self.open[via.sock].server is None:
+            return  # nobody hears of an error on a socket that is not connected
         if isinstance(said, Problem):
             self._later(Failed(0, via.sock, said))
         elif said is not None:
-            self._later(Reply(0, via.sock, dnswire.frame(said) if via.stream else said))
+            self._later(Reply(0, via.sock, dnswire.frame(said) if via.stream else said, via.server))
 
     def _later(self, event: Event) -> None:
-        heapq.heappush(self._due, (self.now + RTT, len(self._due) + 1000 * len(self.seen), event))
+        heapq.heappush(self._due, (self.now + RTT, next(self._order), event))
 
     def _next(self, deadline: int | None) -> Event:
         if self._due and (deadline is None or self._due[0][0] < deadline):

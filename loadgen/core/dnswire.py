@@ -270,12 +270,20 @@ def answers(query: Query, reply: bytes, *, short_error: bool = False) -> bool:
 
 
 def query(
-    ident: int, qname: bytes, qtype: int, *, qclass: int = IN, edns: bool = False, authentic: bool = False
+    ident: int,
+    qname: bytes,
+    qtype: int,
+    *,
+    qclass: int = IN,
+    edns: bool = False,
+    edns_bytes: int = EDNS_BYTES,
+    edns_options: bytes = b"",
+    authentic: bool = False,
 ) -> Query:
-    """A recursive query; `edns` adds the OPT record glibc adds, `authentic` sets AD (`options trust-ad`)."""
+    """A recursive query; `edns` adds an OPT record (as glibc adds it, if not told otherwise), `authentic` sets AD."""
     flags = RD | (AD if authentic else 0)
     asked = qname + qtype.to_bytes(2, "big") + qclass.to_bytes(2, "big")
-    opt = record(b"\0", OPT, EDNS_BYTES, 0, b"") if edns else b""
+    opt = record(b"\0", OPT, edns_bytes, 0, edns_options) if edns else b""
     return Query(ident, qtype, _HEADER.pack(ident, flags, 1, 0, 0, int(edns)) + asked + opt, asked)
 
 

@@ -1,8 +1,8 @@
-"""glibc's stub resolver without its sockets: getaddrinfo(AF_UNSPEC) of glibc 2.36, step by step.
+"""glibc's stub resolver without its sockets: getaddrinfo(AF_UNSPEC) of glibc 2.31 to 2.42, step by step.
 
-Source of every rule: glibc 2.36 resolv/res_query.c (search list, errors), resolv/res_send.c (tries, timeouts,
-fallbacks) and resolv/nss_dns/dns-host.c; the functions below name the one they follow. A `Lookup` is a dialogue in
-the words of `loadgen.core.lookup`. The caller owns clock, sockets and randomness.
+Source of every rule: glibc's resolv/res_query.c (search list, errors), resolv/res_send.c (tries, timeouts, fallbacks)
+and resolv/nss_dns/dns-host.c, tags glibc-2.31 to glibc-2.42; the functions below name the one they follow. A `Lookup`
+is a dialogue in the words of `loadgen.core.lookup`. The caller owns clock, sockets and randomness.
 """
 
 from __future__ import annotations
@@ -17,22 +17,18 @@ import msgspec
 from loadgen.core import dnswire
 from loadgen.core.dnswire import Query
 from loadgen.core.lookup import (
-    Action,
     Close,
     Connected,
+    Dialogue,
     Did,
-    Done,
     Error,
     Event,
     Expired,
     Failed,
     Mode,
-    Open,
     OpenRound,
     Problem,
     Reply,
-    Result,
-    Round,
     Send,
     Steps,
     Wait,
@@ -68,53 +64,41 @@ _ERRORS = {
 }
 
 
-class Lookup:
+class Release(msgspec.Struct, frozen=True):
+    """Where releases differ on the wire. What they know of resolv.conf is in `resolvconf.GLIBC_SINCE`."""
+
+    number: tuple[int, ...] = (2, 36)
+
+    @property
+    def fixed(self) -> bool:
+        """Bug 31890: an error that is a bare header counts as a reply. Bug 30081: an error in single-request mode
+        does not wait for the second reply, which was never asked for. Both fixed in 2.41 and on the stable branches,
+        which distributions follow, of 2.34 and later; not on those of 2.31 to 2.33."""
+        return self.number >= (2, 34)
+
+
+class Lookup(Dialogue):
     """One getaddrinfo(name, AF_UNSPEC). `state` is read at every try and written when a fallback is learned."""
 
-    def __init__(self, name: str, conf: ResolvConf, state: ResolverState, rng: random.Random) -> None:
-        self._name, self._conf, self._state, self._rng = name, conf, state, rng
-        self._steps = self._run()
-        self._now = 0
+    def __init__(
+        self,
+        name: str,
+        conf: ResolvConf,
+        state: ResolverState,
+        rng: random.Random,
+        release: Release = Release(),  # noqa: B008 - it is frozen
+    ) -> None:
+        super().__init__(rng)
+        self._name, self._conf, self._state, self._release = name, conf, state, release
         self._sockets: dict[int, int] = {}
-        self._opened = 0
         self._early: dict[int, deque[Event]] = {}
-        self._rounds: list[Round] = []
-        self._round: OpenRound | None = None
-        self._replies: Sequence[bytes] = ()
-        self._fell_back = Mode.PARALLEL
         self._heard = False  # gotsomewhere: a reply or a timeout, anything but an ICMP error
         self._refused = False  # errno is ECONNREFUSED
         self._first_rcode = dnswire.NOERROR  # of the reply in the first answer buffer
-        self._starved: Problem | None = None
-
-    def start(self, t_ns: int) -> Action:
-        self._now = t_ns
-        try:
-            return next(self._steps)
-        except StopIteration as stop:
-            return Done(stop.value)
-
-    def step(self, event: Event) -> Action:
-        self._now = event.t_ns
-        try:
-            return self._steps.send(event)
-        except StopIteration as stop:
-            return Done(stop.value)
-
-    def abandon(self) -> Result:
-        """Give up at once; what has no answer yet counts as lost. Open sockets are the caller's to close."""
-        self._steps.close()
-        if self._round is not None:
-            self._end("abandoned")
-        return self._result(Error.ABANDONED)
 
     # --- names: __res_context_search, __res_context_query -----------------------------------------------------
 
-    def _run(self) -> Steps[Result]:
-        error = yield from self._search()
-        return self._result(error)
-
-    def _search(self) -> Steps[Error]:
+    def _run(self) -> Steps[Error]:
         name, conf = self._name, self._conf
         dots, as_is = name.count("."), None
         if dots >= conf.ndots or name.endswith("."):
@@ -143,11 +127,7 @@ class Lookup:
         qname = dnswire.name(name)
         if isinstance(qname, dnswire.Malformed):
             return Error.NO_RECOVERY
-        types = (dnswire.A,) if self._conf.no_aaaa else (dnswire.A, dnswire.AAAA)
-        queries = tuple(
-            dnswire.query(self._rng.getrandbits(16), qname, t, edns=self._conf.edns0, authentic=self._conf.trust_ad)
-            for t in types
-        )
+        queries = self._queries(qname)
         replies = yield from self._send(name, queries)
         heads = [h for r in replies if (h := dnswire.header(r))]
         if not heads:
@@ -157,18 +137,12 @@ class Lookup:
             return Error.NONE
         return _ERRORS.get(heads[0].rcode or heads[-1].rcode, Error.NO_RECOVERY)
 
-    def _result(self, error: Error) -> Result:
-        found: dict[int, tuple[bytes, ...]] = {}
-        for reply in self._replies:
-            asked = dnswire.question(reply)
-            if asked:
-                found[asked.qtype] = dnswire.addresses(reply, asked.qtype) or ()
-        a, aaaa = found.get(dnswire.A, ()), found.get(dnswire.AAAA, ())
-        if not error and not (a or aaaa):
-            error = Error.NO_ADDRESS
-        if error is Error.AGAIN and self._starved:
-            error = Error(self._starved.value)
-        return Result(error, a, aaaa, tuple(self._rounds), self._fell_back)
+    def _queries(self, qname: bytes) -> tuple[Query, ...]:
+        types = (dnswire.A,) if self._conf.no_aaaa else (dnswire.A, dnswire.AAAA)
+        return tuple(
+            dnswire.query(self._rng.getrandbits(16), qname, t, edns=self._conf.edns0, authentic=self._conf.trust_ad)
+            for t in types
+        )
 
     # --- servers and tries: __res_context_send ----------------------------------------------------------------
 
@@ -231,34 +205,34 @@ class Lookup:
         self, name: str, server: int, queries: tuple[Query, ...], mode: Mode
     ) -> Steps[tuple[_End, Sequence[bytes]]]:
         deadline = self._now + self._patience_ns(server)
-        this = self._round = OpenRound(name, server, mode, stream=False)
-        if not (yield from self._transmit(server, queries[:1] if mode else queries)):
-            return (yield from self._give_up("failed"))
+        this = self._begin(OpenRound(name, server, mode, stream=False))
+        if not (yield from self._transmit(this, queries[:1] if mode else queries)):
+            return (yield from self._give_up(this, "failed"))
         while True:
             event = yield from self._wait(self._sockets[server], deadline)
             if isinstance(event, Expired):
                 self._heard = True
-                self._end("timeout")
+                self._end(this, "timeout")
                 return (_End.HALF if this.good else _End.NEXT), this.good
             if not isinstance(event, Reply) or not event.data:
-                return (yield from self._give_up("failed"))
+                return (yield from self._give_up(this, "failed"))
             self._heard = True
             end = self._judge(this, queries, event.data)
             if end is _End.TRUNCATED:
-                yield from self._give_up("truncated")
+                yield from self._give_up(this, "truncated")
                 return _End.TRUNCATED, ()
             if end is _End.NEXT:
-                return (yield from self._give_up("rejected"))
+                return (yield from self._give_up(this, "rejected"))
             if end is _End.ANSWERED:
-                self._end("answered" if this.good else "rejected")
+                self._end(this, "answered" if this.good else "rejected")
                 return (_End.ANSWERED if this.good else _End.NEXT), this.good
             if end is _End.HALF and mode:
                 if mode is Mode.REOPEN:
                     yield from self._close_all()
                     if isinstance((yield from self._open(server, stream=False)), Problem):
-                        return (yield from self._give_up("failed"))
-                if not (yield from self._transmit(server, queries[1:])):
-                    return (yield from self._give_up("failed"))
+                        return (yield from self._give_up(this, "failed"))
+                if not (yield from self._transmit(this, queries[1:])):
+                    return (yield from self._give_up(this, "failed"))
 
     def _judge(self, this: OpenRound, queries: tuple[Query, ...], data: bytes) -> _End | None:
         """What a datagram means for the round. None: it is none of ours, or the wait goes on."""
@@ -266,13 +240,15 @@ class Lookup:
         if isinstance(head, dnswire.Malformed):
             return _End.NEXT
         waiting = [q for q in queries if q.qtype not in this.answered]
-        match = next((q for q in waiting if dnswire.answers(q, data, short_error=True)), None)
+        short = self._release.fixed
+        match = next((q for q in waiting if dnswire.answers(q, data, short_error=short)), None)
         if match is None:
             return None
         if not this.answered:
             self._first_rcode = head.rcode
         if head.rcode in _REJECTIONS or head.lame:
-            if not this.answered and (len(queries) == 1 or this.mode):
+            waits = len(queries) > 1 and not (this.mode and self._release.fixed)
+            if self._conf.strict_error or not (this.answered or waits):
                 this.answered.append(match.qtype)
                 return _End.NEXT
             this.answered.append(match.qtype)
@@ -290,12 +266,12 @@ class Lookup:
     ) -> Steps[tuple[Sequence[bytes], Problem | None]]:
         """Both queries in one write on one connection; a reset between replies is tried once more."""
         for last in (False, True):
-            this = self._round = OpenRound(name, server, Mode.PARALLEL, stream=True)
+            this = self._begin(OpenRound(name, server, Mode.PARALLEL, stream=True))
             problem, again = yield from self._stream_round(this, queries)
             if problem is None:
-                self._end("answered")
+                self._end(this, "answered")
                 return this.good, None
-            yield from self._give_up("failed")
+            yield from self._give_up(this, "failed")
             if last or not again:
                 return (), problem
         raise AssertionError("unreachable")
@@ -308,7 +284,7 @@ class Lookup:
         event = yield from self._wait(sock, None)
         if not isinstance(event, Connected):
             return event.problem if isinstance(event, Failed) else Problem.OTHER, False
-        if not (yield from self._transmit(this.server, queries)):
+        if not (yield from self._transmit(this, queries)):
             return Problem.OTHER, False
         buffer = bytearray()
         while True:
@@ -335,25 +311,21 @@ class Lookup:
 
     def _open(self, server: int, *, stream: bool) -> Steps[int | Problem]:
         """The number of a new connected socket to the server, or why there is none."""
-        sock, self._opened = self._opened, self._opened + 1
-        event = yield Open(sock, server, stream)
-        if isinstance(event, Failed):
-            if event.problem in (Problem.NO_PORTS, Problem.NO_FILES):
-                self._starved = event.problem
+        sock = yield from self._socket(server, stream=stream)
+        if isinstance(sock, Problem):
             yield from self._close_all()
-            return event.problem
-        self._sockets[server] = sock
+        else:
+            self._sockets[server] = sock
         return sock
 
-    def _transmit(self, server: int, queries: tuple[Query, ...]) -> Steps[bool]:
-        assert self._round is not None
+    def _transmit(self, this: OpenRound, queries: tuple[Query, ...]) -> Steps[bool]:
         messages = tuple(q.wire for q in queries)
-        if self._round.stream:
+        if this.stream:
             messages = (b"".join(map(dnswire.frame, messages)),)
-        event = yield Send(self._sockets[server], messages)
+        event = yield Send(self._sockets[this.server], messages)
         if not isinstance(event, Did):
             return False
-        self._round.sent += (q.qtype for q in queries)
+        this.sent += (q.qtype for q in queries)
         return True
 
     def _wait(self, sock: int, deadline_ns: int | None) -> Steps[Event]:
@@ -374,13 +346,8 @@ class Lookup:
         self._sockets.clear()
         self._early.clear()
 
-    def _give_up(self, how: str) -> Steps[tuple[_End, Sequence[bytes]]]:
+    def _give_up(self, this: OpenRound, how: str) -> Steps[tuple[_End, Sequence[bytes]]]:
         """close_and_return_error"""
-        self._end(how)
+        self._end(this, how)
         yield from self._close_all()
         return _End.NEXT, ()
-
-    def _end(self, how: str) -> None:
-        if self._round is not None and self._round.sent:
-            self._rounds.append(self._round.ended(how))
-        self._round = None

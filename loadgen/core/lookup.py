@@ -1,5 +1,7 @@
 """What a stub resolver without sockets says to whoever drives it, and what it says at the end.
 
+Each resolver is a `Dialogue`: glibc, musl, golang and cares beside this file; `stubs` knows them by name.
+
 A lookup is a dialogue. Its `start` gives the first Action, and every Action is answered by exactly one Event through
 `step`, which gives the next, until `Done`:
 
@@ -11,7 +13,8 @@ Sockets are numbered by the lookup, in the order it opens them. Every event carr
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import random
+from collections.abc import Generator, Sequence
 from enum import IntEnum, StrEnum
 from typing import TypeVar
 
@@ -29,6 +32,8 @@ class Mode(IntEnum):
     """The second when the first is answered (`single-request`, or the first fallback)."""
     REOPEN = 2
     """As SERIAL, and from a new socket (`single-request-reopen`, or the second fallback)."""
+    SEPARATE = 3
+    """Each from a socket of its own (Go)."""
 
 
 class Problem(StrEnum):
@@ -61,19 +66,24 @@ class Error(StrEnum):
 class Open(msgspec.Struct, frozen=True):
     """Open socket number `sock`, connected to name server `server`: UDP, or TCP when `stream`.
 
+    With no server it is a UDP socket that is not connected: every Send says where to, and every Reply where from.
     A stream is answered by Did while it is still connecting; Connected or Failed follows to a Wait.
     """
 
     sock: int
-    server: int
+    server: int | None
     stream: bool
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send these messages: datagrams with one system call, or one write of a stream."""
+    """Send these messages: datagrams with one system call, or one write of a stream.
+
+    `server` is told of a socket that is not connected; there each message is a system call, and none of them fails.
+    """
 
     sock: int
     messages: tuple[bytes, ...]
+    server: int | None = None
 
 
 class Close(msgspec.Struct, frozen=True):
@@ -99,6 +109,8 @@ class Reply(msgspec.Struct, frozen=True):
     t_ns: int
     sock: int
     data: bytes
+    server: int | None = None
+    """Who sent it, to a socket that is not connected."""
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -175,6 +187,11 @@ class Result(msgspec.Struct, frozen=True):
         return sum(len(r.lost) for r in self.rounds)
 
     @property
+    def tries(self) -> int:
+        """How often the query that was sent most often was sent, all names together."""
+        return max(sum(t in r.sent for r in self.rounds) for t in (dnswire.A, dnswire.AAAA))
+
+    @property
     def detail(self) -> str:
         """The error, or in a few words what an answer had to overcome; empty when nothing."""
         lossy = next((r for r in self.rounds if r.lost), None)
@@ -189,3 +206,111 @@ class Result(msgspec.Struct, frozen=True):
     @property
     def _truncated(self) -> bool:
         return any(r.end == "truncated" for r in self.rounds)
+
+
+# --- what all resolvers share ---------------------------------------------------------------------------------
+
+
+class Dialogue:
+    """One lookup under way. A resolver writes `_run`, which leaves the replies worth having in `_replies`."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._now = 0
+        self._opened = 0
+        self._rounds: list[Round] = []
+        self._under_way: list[OpenRound] = []
+        self._replies: Sequence[bytes] = ()
+        self._fell_back = Mode.PARALLEL
+        self._starved: Problem | None = None
+        self._steps = self._to_the_end()
+
+    def start(self, t_ns: int) -> Action:
+        self._now = t_ns
+        return self._next(None)
+
+    def step(self, event: Event) -> Action:
+        self._now = event.t_ns
+        return self._next(event)
+
+    def abandon(self) -> Result:
+        """Give up at once; what has no answer yet counts as lost. Open sockets are the caller's to close."""
+        self._steps.close()
+        for this in list(self._under_way):
+            self._end(this, "abandoned")
+        return self._result(Error.ABANDONED)
+
+    def _run(self) -> Steps[Error]:
+        raise NotImplementedError
+
+    def _next(self, event: Event | None) -> Action:
+        try:
+            return next(self._steps) if event is None else self._steps.send(event)
+        except StopIteration as stop:
+            return Done(stop.value)
+
+    def _to_the_end(self) -> Steps[Result]:
+        error = yield from self._run()
+        return self._result(error)
+
+    def _begin(self, this: OpenRound) -> OpenRound:
+        self._under_way.append(this)
+        return this
+
+    def _end(self, this: OpenRound, how: str) -> None:
+        """A round is over. One in which nothing was sent was none."""
+        self._under_way.remove(this)
+        if this.sent:
+            self._rounds.append(this.ended(how))
+
+    def _socket(self, server: int | None, *, stream: bool = False) -> Steps[int | Problem]:
+        """The number of a new socket, or why there is none."""
+        sock, self._opened = self._opened, self._opened + 1
+        event = yield Open(sock, server, stream)
+        if isinstance(event, Failed):
+            if event.problem in (Problem.NO_PORTS, Problem.NO_FILES):
+                self._starved = event.problem
+            return event.problem
+        return sock
+
+    def _result(self, error: Error) -> Result:
+        found: dict[int, tuple[bytes, ...]] = {}
+        for reply in self._replies:
+            asked = dnswire.question(reply)
+            if asked:
+                found[asked.qtype] = dnswire.addresses(reply, asked.qtype) or ()
+        a, aaaa = found.get(dnswire.A, ()), found.get(dnswire.AAAA, ())
+        if not error and not (a or aaaa):
+            error = Error.NO_ADDRESS
+        if error is Error.AGAIN and self._starved:
+            error = Error(self._starved.value)
+        return Result(error, a, aaaa, tuple(self._rounds), self._fell_back)
+
+
+def together(tasks: Sequence[Steps[T]]) -> Steps[list[T]]:
+    """Run several dialogues as one, each with sockets of its own; their results, in the order of `tasks`."""
+    results: dict[int, T] = {}
+    waits: dict[int, Wait] = {}
+    owner: dict[int, int] = {}
+    ready: list[tuple[int, Event | None]] = [(i, None) for i in range(len(tasks))]
+    while True:
+        for i, event in ready:
+            waits.pop(i, None)
+            try:
+                action = next(tasks[i]) if event is None else tasks[i].send(event)
+                while not isinstance(action, Wait):
+                    if isinstance(action, Open):
+                        owner[action.sock] = i
+                    action = tasks[i].send((yield action))
+                waits[i] = action
+            except StopIteration as stop:
+                results[i] = stop.value
+        if not waits:
+            return [results[i] for i in range(len(tasks))]
+        limits = [wait.deadline_ns for wait in waits.values() if wait.deadline_ns is not None]
+        event = yield Wait(min(limits, default=None))
+        if isinstance(event, Reply | Failed | Connected):
+            ready = [(owner[event.sock], event)]
+        else:
+            now = event.t_ns
+            ready = [(i, event) for i, w in waits.items() if w.deadline_ns is not None and w.deadline_ns <= now]

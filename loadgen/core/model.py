@@ -68,12 +68,23 @@ class Cilium(Record, frozen=True):
     """How many endpoints regenerate at once; Cilium: max(2, CPUs). They decide how many stand on the CT lock."""
 
 
+StubName = Literal[
+    "glibc-2.31", "glibc-2.32", "glibc-2.33", "glibc-2.34", "glibc-2.35", "glibc-2.36",
+    "glibc-2.37", "glibc-2.38", "glibc-2.39", "glibc-2.40", "glibc-2.41", "glibc-2.42",
+    "musl-1.2.3", "musl-1.2.5", "go", "c-ares", "java", "node", "node-resolve",
+]  # fmt: skip
+
+
 class Resolver(Record, frozen=True):
-    """What a pod's /etc/resolv.conf says. `server`: the kube-dns Service, or the node's NodeLocal DNSCache."""
+    """What a pod's /etc/resolv.conf says, and which stub resolver reads it.
+
+    `server`: the kube-dns Service, or the node's NodeLocal DNSCache. `stub` is whom lookups `via: wire` behave as.
+    """
 
     options: str = ""
     search: tuple[str, ...] = ("default.svc.cluster.local", "svc.cluster.local", "cluster.local")
     server: Literal["service", "nodelocal"] = "service"
+    stub: StubName = "glibc-2.36"
 
 
 class DnsBackend(Record, frozen=True):
@@ -157,7 +168,7 @@ class Churn(Record, frozen=True, tag_field="driver", tag="churn"):
 
 
 class Dns(Record, frozen=True, tag_field="driver", tag="dns"):
-    """Lookups as glibc's getaddrinfo sends them: A and AAAA from one connected socket."""
+    """Lookups as the stub resolver of `settings.resolver` sends them: A and AAAA, search list, retries."""
 
     pace: Pace = Constant(rate=200.0)
     pods: AtLeastOne = 1

@@ -1,7 +1,8 @@
-"""Lookups as glibc makes them, open loop, many in flight: loadgen.core.glibc decides, this module has the sockets.
+"""Lookups as a stub resolver makes them, open loop, many in flight: `core.stubs` decides, the sockets are here.
 
-Every lookup has sockets of its own, as every getaddrinfo has; A and AAAA leave with one sendmmsg(2). One thread.
-With `state: long-lived` all lookups in flight share one ResolverState, so the first that loses a reply teaches all.
+Every lookup has sockets of its own, as every getaddrinfo has; glibc's A and AAAA leave with one sendmmsg(2). One
+thread. With `state: long-lived` all lookups in flight share what the process knows, so the first that loses a reply
+teaches all; lookups for which the process has no thread (Node) or whose name is being looked up (Java) wait.
 """
 
 from __future__ import annotations
@@ -13,20 +14,23 @@ import select
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Sequence
 
 from loadgen.core import dnswire, resolvconf
 from loadgen.core.errors import ConfigError
-from loadgen.core.glibc import Lookup, ResolverState
 from loadgen.core.lookup import (
     Action,
     Close,
     Connected,
+    Dialogue,
     Did,
     Done,
+    Error,
     Event,
     Expired,
     Failed,
+    Mode,
     Open,
     Problem,
     Reply,
@@ -38,6 +42,7 @@ from loadgen.core.model import Dns, Resolver
 from loadgen.core.pacing import pacer
 from loadgen.core.ports import Emit, Window
 from loadgen.core.samples import SAMPLE_DTYPE, Outcome, SampleBatch
+from loadgen.core.stubs import Process, Ticket
 from loadgen.core.units import NS_PER_S
 from loadgen.drivers.limits import raise_open_files
 from loadgen.kernel.sendmmsg import Sender
@@ -49,6 +54,9 @@ TICK_NS = 100_000_000
 """The longest wait, so that a stop is noticed."""
 BURST = 32
 """Lookups started before replies get their turn."""
+
+UNSENT = Result(Error.ABANDONED, (), (), (), Mode.PARALLEL)
+"""Of a lookup that never began."""
 
 _ROW = struct.Struct("<4q4H")
 assert _ROW.size == SAMPLE_DTYPE.itemsize
@@ -67,8 +75,9 @@ class DnsDriver:
     """ports.Driver of a Dns load. Runs in the thread, and so in the network namespace, that calls `run`.
 
     A lookup is OK when an address came, FAIL when the resolver gave up or the name has none (`detail` says which),
-    UNKNOWN when it was still under way after `load.timeout`. `tries` counts rounds, `lost` queries without an answer
-    in their round. ConfigError when the load or the resolver settings cannot be honoured.
+    UNKNOWN when it was still under way after `load.timeout`. `tries` counts how often the query that was
+    sent most often was sent, `lost` queries without an answer in their round. ConfigError when the load or the
+    resolver settings cannot be honoured.
     """
 
     def __init__(self, load: Dns, resolver: Resolver, servers: Sequence[str], source: str, *, port: int = 53) -> None:
@@ -81,6 +90,7 @@ class DnsDriver:
             if isinstance(found, dnswire.Malformed):
                 raise ConfigError(f"loads.{source}.names: {found.why}")
         self._load = load
+        self._stub = resolver.stub
         self._conf = resolvconf.from_settings(resolver, servers)
         self._source = source
         self._port = port
@@ -90,7 +100,9 @@ class DnsDriver:
         raise_open_files()
         outlet = _Outlet(window.phase, self._source, emit)
         with select.epoll() as epoll:
-            flights = _Flights(self._load, self._conf, self._port, epoll, outlet, f"{window.seed} {self._source}")
+            rng = random.Random(f"{window.seed} {self._source}")
+            process = Process(self._stub, self._conf, rng, fresh=self._load.state == "fresh")
+            flights = _Flights(self._load, self._conf, process, self._port, epoll, outlet)
             created = self._loop(window, flights, epoll, outlet)
         outlet.flush()
         return {METRIC: created}
@@ -123,13 +135,27 @@ class DnsDriver:
 
 
 class _Flight:
-    """One lookup under way."""
+    """One lookup under way, or waiting for its process."""
 
-    __slots__ = ("armed_ns", "deadline_ns", "due_ns", "limit_ns", "lookup", "sent_ns", "seq", "sockets")
+    __slots__ = (
+        "armed_ns",
+        "deadline_ns",
+        "due_ns",
+        "limit_ns",
+        "lookup",
+        "name",
+        "over",
+        "sent_ns",
+        "seq",
+        "sockets",
+        "ticket",
+    )
 
-    def __init__(self, seq: int, due_ns: int, sent_ns: int, limit_ns: int, lookup: Lookup) -> None:
-        self.seq, self.due_ns, self.sent_ns, self.limit_ns = seq, due_ns, sent_ns, limit_ns
-        self.lookup: Lookup | None = lookup
+    def __init__(self, seq: int, name: str, due_ns: int, now_ns: int, limit_ns: int) -> None:
+        self.seq, self.name, self.due_ns, self.sent_ns, self.limit_ns = seq, name, due_ns, now_ns, limit_ns
+        self.over = False
+        self.ticket: Ticket | None = None
+        self.lookup: Dialogue | None = None
         self.sockets: dict[int, socket.socket] = {}
         self.deadline_ns: int | None = None
         self.armed_ns: int | None = None
@@ -139,14 +165,23 @@ class _Flights:
     """All lookups under way: their sockets, their timers, and what each is to do next."""
 
     def __init__(
-        self, load: Dns, conf: resolvconf.ResolvConf, port: int, epoll: select.epoll, outlet: _Outlet, seed: str
+        self,
+        load: Dns,
+        conf: resolvconf.ResolvConf,
+        process: Process,
+        port: int,
+        epoll: select.epoll,
+        outlet: _Outlet,
     ) -> None:
-        self._load, self._conf, self._port, self._epoll, self._outlet = load, conf, port, epoll, outlet
-        self._rng = random.Random(seed)
-        self._shared = ResolverState() if load.state == "long-lived" else None
+        self._load, self._conf, self._process, self._port = load, conf, process, port
+        self._epoll, self._outlet = epoll, outlet
         self._sender = Sender()
+        self._servers = {(address, port): i for i, address in enumerate(conf.servers)}
+        self._six = any(":" in address for address in conf.servers)
         self._by_fd: dict[int, tuple[_Flight, int]] = {}
         self._timers: list[tuple[int, int, _Flight]] = []
+        self._waiting: deque[_Flight] = deque()
+        self._calling = False
         self._under_way = 0
 
     @property
@@ -160,11 +195,31 @@ class _Flights:
 
     def begin(self, seq: int, due_ns: int) -> None:
         name = self._load.names[seq % len(self._load.names)]
-        lookup = Lookup(name, self._conf, self._shared or ResolverState(), self._rng)
         now = time.monotonic_ns()
-        flight = _Flight(seq, due_ns, now, now + int(self._load.timeout), lookup)
+        flight = _Flight(seq, name, due_ns, now, now + int(self._load.timeout))
         self._under_way += 1
-        self._drive(flight, lookup.start(now))
+        if not self._take_off(flight):
+            self._waiting.append(flight)
+            self._arm(flight)
+
+    def _take_off(self, flight: _Flight) -> bool:
+        """False when the process cannot take it on yet."""
+        now = time.monotonic_ns()
+        flight.ticket = self._process.begin(flight.name, now)
+        if flight.ticket is None:
+            return False
+        flight.sent_ns, flight.lookup = now, flight.ticket.lookup
+        self._drive(flight, flight.lookup.start(now))
+        return True
+
+    def _call_up(self) -> None:
+        """A lookup has ended: let those begin that waited for that."""
+        waiting, self._waiting = self._waiting, deque()
+        while waiting and not self._process.busy:
+            flight = waiting.popleft()
+            if not flight.over and not self._take_off(flight):
+                self._waiting.append(flight)
+        self._waiting.extend(waiting)
 
     def ready(self, fd: int, events: int) -> None:
         """Something happened to a socket."""
@@ -187,10 +242,12 @@ class _Flights:
         while self._timers and self._timers[0][0] <= now:
             flight = heapq.heappop(self._timers)[2]
             flight.armed_ns = None
-            if flight.lookup is None:
+            if flight.over:
                 continue
             if now >= flight.limit_ns:
-                self._finish(flight, flight.lookup.abandon(), given_up=True)
+                self._finish(flight, flight.lookup.abandon() if flight.lookup else UNSENT, given_up=True)
+            elif flight.lookup is None:
+                self._arm(flight)
             elif flight.deadline_ns is not None and now >= flight.deadline_ns:
                 self._drive(flight, flight.lookup.step(Expired(now)))
             else:
@@ -213,7 +270,7 @@ class _Flights:
             if isinstance(action, Open):
                 self._open(flight, action)
             elif isinstance(action, Send):
-                self._send(flight.sockets[action.sock], action.messages)
+                self._send(flight.sockets[action.sock], action)
             else:
                 self._close(flight.sockets.pop(action.sock))
         except OSError as error:
@@ -222,20 +279,21 @@ class _Flights:
         return Did(time.monotonic_ns())
 
     def _open(self, flight: _Flight, action: Open) -> None:
-        server = self._conf.servers[action.server]
-        six = ":" in server
+        six = self._six if action.server is None else ":" in self._conf.servers[action.server]
         kind = (socket.SOCK_STREAM if action.stream else socket.SOCK_DGRAM) | socket.SOCK_NONBLOCK
         sock = socket.socket(socket.AF_INET6 if six else socket.AF_INET, kind)
         try:
-            if action.stream:
-                code = sock.connect_ex((server, self._port))
+            if action.server is None:
+                sock.bind(("::" if six else "0.0.0.0", 0))
+            elif action.stream:
+                code = sock.connect_ex((self._conf.servers[action.server], self._port))
                 if code not in (0, errno.EINPROGRESS):
                     raise OSError(code, "connect")
             else:
                 # So that an ICMP error ends the wait (glibc bug 24047).
                 level, option = (socket.IPPROTO_IPV6, _IPV6_RECVERR) if six else (socket.IPPROTO_IP, _IP_RECVERR)
                 sock.setsockopt(level, option, 1)
-                sock.connect((server, self._port))
+                sock.connect((self._conf.servers[action.server], self._port))
             self._epoll.register(sock.fileno(), select.EPOLLOUT if action.stream else select.EPOLLIN)
         except OSError:
             sock.close()
@@ -243,7 +301,17 @@ class _Flights:
         flight.sockets[action.sock] = sock
         self._by_fd[sock.fileno()] = (flight, action.sock)
 
-    def _send(self, sock: socket.socket, messages: tuple[bytes, ...]) -> None:
+    def _send(self, sock: socket.socket, action: Send) -> None:
+        messages = action.messages
+        if action.server is not None:
+            address = self._conf.servers[action.server]
+            mapped = f"::ffff:{address}" if self._six and ":" not in address else address
+            for message in messages:
+                try:
+                    sock.sendto(message, (mapped, self._port))
+                except OSError:
+                    pass  # musl does not look: it is a lost datagram
+            return
         if len(messages) > 1:
             messages = messages[self._sender.send(sock.fileno(), messages) :]
         for message in messages:
@@ -259,7 +327,9 @@ class _Flights:
             self._epoll.modify(sock.fileno(), select.EPOLLIN)
             return Connected(now, number)
         try:
-            return Reply(now, number, sock.recv(65535))
+            data, peer = sock.recvfrom(65535)  # a stream has no peer to tell
+            sender = self._servers.get((peer[0].removeprefix("::ffff:"), peer[1])) if peer else None
+            return Reply(now, number, data, sender)
         except BlockingIOError:
             if events & select.EPOLLERR:
                 raise OSError(errno.EIO, "an error without a number") from None
@@ -278,11 +348,18 @@ class _Flights:
         for sock in flight.sockets.values():
             self._close(sock)
         # A timer may still point here for seconds; it must not keep the rest alive.
-        flight.sockets, flight.lookup = {}, None
+        flight.sockets, flight.lookup, flight.over = {}, None, True
         self._under_way -= 1
+        if flight.ticket is not None:
+            self._process.end(flight.ticket, result, time.monotonic_ns())
+            flight.ticket = None
         outcome = Outcome.UNKNOWN if given_up else Outcome.FAIL if result.error else Outcome.OK
         detail = f"timeout {self._load.timeout}" if given_up else result.detail
-        self._outlet.add(flight, outcome, len(result.rounds), result.lost, detail)
+        self._outlet.add(flight, outcome, result.tries, result.lost, detail)
+        if self._waiting and not self._calling:
+            self._calling = True
+            self._call_up()
+            self._calling = False
 
     def _close(self, sock: socket.socket) -> None:
         self._by_fd.pop(sock.fileno(), None)
