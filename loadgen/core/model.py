@@ -176,9 +176,10 @@ class Dns(Record, frozen=True, tag_field="driver", tag="dns"):
     state: Literal["fresh", "long-lived"] = "fresh"
     """`fresh`: a new process's resolver state for each lookup; `long-lived`: one thread that remembers fallbacks."""
     timeout: Duration = default(lambda: seconds(30))
-    via: Literal["wire", "glibc", "musl"] = "wire"
-    """Who looks up: our resolver, which behaves as glibc's and tells its rounds apart, or the real getaddrinfo of a
-    libc, in a thread of its own for each lookup (`fresh`) or in threads that are used again (`long-lived`)."""
+    via: Literal["wire", "fast", "glibc", "musl"] = "wire"
+    """Who looks up: our resolver, which behaves as `resolver.stub` says and tells its rounds apart; the same in C,
+    for high rates, glibc and musl only, names as they stand; or the real getaddrinfo of a libc, in a thread of its
+    own for each lookup (`fresh`) or in threads that are used again (`long-lived`)."""
 
 
 Load = Storm | Churn | Dns

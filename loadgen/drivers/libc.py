@@ -49,7 +49,7 @@ def program(via: str) -> Path:
 
 def missing(load: Dns, where: str) -> str:
     """Why `load` cannot run here; empty when it can. `where` names the load."""
-    if load.via == "wire" or program(load.via).exists():
+    if load.via in ("wire", "fast") or program(load.via).exists():
         return ""
     needs = {"glibc": "a C compiler", "musl": "musl-gcc (Debian: musl-tools)"}[load.via]
     return (

@@ -13,6 +13,7 @@ from loadgen.core import resolvconf
 from loadgen.core.errors import ConfigError, HarnessError, NotSupported
 from loadgen.core.model import Dns, Load, Resolver, Settings, Storm
 from loadgen.core.ports import Emit, Running
+from loadgen.drivers.pairs import PairsDriver
 from loadgen.kube import exchange, names, nodelocal, podview
 from loadgen.kube.api import KubeApi, KubeError
 from loadgen.kube.datanode import DatanodeConfig, Server
@@ -78,6 +79,9 @@ def check(loads: Mapping[str, Load], settings: Settings) -> None:
     """What is wrong with a scenario's loads on any cluster: ConfigError. Nothing is asked of the cluster."""
     plan({name: load for name, load in loads.items() if isinstance(load, Storm | Dns)})
     resolvconf.from_settings(settings.resolver, [nodelocal.ADDRESS], source="settings.resolver")
+    for name, load in loads.items():
+        if isinstance(load, Dns) and load.via == "fast":
+            PairsDriver(load, settings.resolver, [nodelocal.ADDRESS], name)  # it opens nothing before it runs
 
 
 class Generators:

@@ -45,6 +45,11 @@ def _lookups(load: Dns, spec: WorkerSpec) -> Driver:
 
         assert spec.assignment.resolver is not None
         return DnsDriver(load, spec.assignment.resolver, [spec.assignment.server], spec.source)
+    if load.via == "fast":
+        from loadgen.drivers.pairs import PairsDriver
+
+        assert spec.assignment.resolver is not None
+        return PairsDriver(load, spec.assignment.resolver, [spec.assignment.server], spec.source)
     from loadgen.drivers.libc import LibcDriver
 
     return LibcDriver(load, spec.source)

@@ -29,6 +29,7 @@ from loadgen.core.ports import ActiveFault, Attempt, Emit, Running
 from loadgen.core.units import NS_PER_S
 from loadgen.drivers import libc
 from loadgen.drivers.dns import DnsDriver
+from loadgen.drivers.pairs import PairsDriver
 from loadgen.faults.ct_fill import CtFillFault
 from loadgen.faults.race_drop import RaceDropFault
 from loadgen.kernel import bpf, support
@@ -101,6 +102,9 @@ def check(scenario: Scenario) -> None:
         cilium.api_limits(profile, variant.settings.cilium.api_rate_limit)
         resolvconf.from_settings(variant.settings.resolver, ["127.0.0.1"], source=f"{where}.resolver")
         _check_memory(variant.settings, where)
+        for load_name, load in scenario.loads.items():
+            if isinstance(load, Dns) and load.via == "fast":
+                PairsDriver(load, variant.settings.resolver, ["127.0.0.1"], load_name)
     for name, load in scenario.loads.items():
         _check_load(name, load)
     sizes = {(s.request_bytes, s.reply_bytes) for s in scenario.loads.values() if isinstance(s, Storm)}

@@ -49,6 +49,10 @@ def driver(spec: WorkerSpec) -> Driver:
         case Dns() as load:
             nodelocal = spec.resolver.server == "nodelocal"
             server = str(addresses.NODELOCAL_DNS if nodelocal else addresses.CLUSTER_DNS)
+            if load.via == "fast":
+                from loadgen.drivers.pairs import PairsDriver
+
+                return PairsDriver(load, spec.resolver, [server], spec.source)
             if load.via != "wire":
                 from loadgen.drivers.libc import LibcDriver
 

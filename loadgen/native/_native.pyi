@@ -8,6 +8,8 @@ CT_KEEP: Final = 0
 CT_EXPIRED: Final = 1
 CT_ADDRESS: Final = 2
 
+PAIRS_DETAILS: tuple[str, ...]
+"""The words that `detail` of a lookup's sample counts."""
 STORM_DETAILS: Final[tuple[str, ...]]
 """What the `detail` of a Storm's rows indexes; the first is empty."""
 
@@ -122,6 +124,100 @@ class Storm:
     def open(self) -> int: ...
     @property
     def queued(self) -> int: ...
+
+@final
+class Pairs:
+    """An open-loop DNS client over one epoll: an A and an AAAA query per lookup, by UDP, from new sockets.
+
+    What comes after a loss or an error is the resolver's own affair, as loadgen.core.glibc and musl have it, for
+    names as they stand and one IPv4 server. Nothing goes by TCP: a truncated reply ends its lookup. Sockets belong to
+    the network namespace of the thread that calls `run`. One thread at a time.
+    """
+
+    def __new__(
+        cls,
+        *,
+        queries: Buffer,
+        per_lookup: int,
+        server: Buffer,
+        resolver: str,
+        mode: int,
+        remembers: bool,
+        recycles: bool,
+        round_ns: int,
+        attempts: int,
+        limit_ns: int,
+        max_open: int,
+        seed: int,
+    ) -> Pairs:
+        """queries: DNS queries, each after its length in two bytes, `per_lookup` (1 or 2, A first) for each name;
+            lookup number `seq` sends those of name seq % their number, with ids of its own.
+        server: IPv4 address and port, 6 bytes in network order.
+        resolver: "glibc": a connected socket, both by one sendmmsg; "musl-1.2.3" or "musl" (1.2.4 and later): one
+            that is not connected.
+        mode: loadgen.core.lookup.Mode that glibc begins with. remembers: a fallback is for all later lookups too.
+        recycles: a socket whose lookup ended well is disconnected, which gives its port back, and connected again for
+            another lookup, which takes a new one: on the wire and to conntrack the same as a new socket, and cheaper.
+        round_ns: how long glibc waits for a pair, or after how long musl asks again; attempts: how many such rounds.
+        limit_ns: a lookup whose round ends so long after it was started is given up, UNKNOWN.
+        max_open: while so many lookups are under way, what is due waits and is started late.
+        """
+
+    def push(self, due_ns: Buffer) -> None:
+        """Queue lookups; `due_ns` holds int64 in ascending order, also from push to push (else ValueError)."""
+
+    def run(self, until_ns: int) -> None:
+        """Start what is due, never before it is, and drive what is open.
+
+        Returns when the clock reaches `until_ns`, or earlier when nothing is queued and nothing is open.
+        """
+
+    def drain(self) -> bytes:
+        """The samples of what has ended since the last call, as SAMPLE_DTYPE rows in the order of ending.
+
+        OK: a record came. `tries` counts rounds, `lost` queries without an answer in their round, and `detail` is the
+        place of a word in PAIRS_DETAILS.
+        """
+
+    def abandon(self) -> None:
+        """End everything open or queued as UNKNOWN, now."""
+
+    def close(self) -> None:
+        """Close every socket and free everything, samples not drained included. May be called twice."""
+
+    @property
+    def open(self) -> int: ...
+    @property
+    def queued(self) -> int: ...
+    @property
+    def sent(self) -> int:
+        """Queries handed to the kernel."""
+    @property
+    def answered(self) -> int:
+        """Replies that fitted a query."""
+
+@final
+class Responder:
+    """A name server on all addresses, by UDP, that has one address for every name; for measuring clients.
+
+    It listens from construction on, in the network namespace of the constructing thread. One thread at a time may
+    call `run`; the counter may be read from any.
+    """
+
+    def __new__(cls, port: int = 0) -> Responder:
+        """port: 0 takes a free one; another may be shared by several responders (SO_REUSEPORT)."""
+
+    def run(self, until_ns: int) -> None:
+        """Serve until the clock reaches `until_ns`, give or take 50 ms."""
+
+    def close(self) -> None:
+        """Close the socket; the counter stays. May be called twice."""
+
+    @property
+    def port(self) -> int: ...
+    @property
+    def answered(self) -> int:
+        """Replies handed to the kernel."""
 
 @final
 class Sink:

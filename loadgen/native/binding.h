@@ -6,12 +6,15 @@
 #include <Python.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #define BYTES_MAX (1LL << 30)
 
 extern PyType_Spec storm_spec;
 extern PyType_Spec sink_spec;
 extern PyType_Spec ctlist_spec;
+extern PyType_Spec pairs_spec;
+extern PyType_Spec responder_spec;
 
 /* False, with ValueError set, when `value` of the argument `name` is outside [low, high]. */
 static inline bool is_within(const char *name, int64_t value, int64_t low, int64_t high)
@@ -21,6 +24,16 @@ static inline bool is_within(const char *name, int64_t value, int64_t low, int64
 	PyErr_Format(PyExc_ValueError, "%s is %lld, allowed are %lld to %lld", name, (long long)value, (long long)low,
 		     (long long)high);
 	return false;
+}
+
+/* Whether a buffer, taken with PyBUF_FORMAT, holds what due times are made of. */
+static inline bool is_int64(const Py_buffer *view)
+{
+	const char *format = view->format ? view->format : "B";
+
+	if (*format == '@' || *format == '=' || *format == '<')
+		format++;
+	return view->itemsize == 8 && (!strcmp(format, "q") || !strcmp(format, "l"));
 }
 
 /* Sets OSError from a negative errno (MemoryError for ENOMEM) and returns NULL. */

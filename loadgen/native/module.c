@@ -1,6 +1,7 @@
 /* loadgen.native._native: the functions on conntrack maps, and the module itself. _native.pyi has the contracts. */
 #include "binding.h"
 #include "ctmap.h"
+#include "pairs.h"
 #include "storm.h"
 
 struct module_state {
@@ -175,22 +176,22 @@ static PyObject *native_ct_walk(PyObject *module, PyObject *args, PyObject *kwar
 
 /* --- the module --------------------------------------------------------------------------------------------- */
 
-static int add_details(PyObject *module)
+static int add_details(PyObject *module, const char *name, const char *const *details, Py_ssize_t n)
 {
-	PyObject *details = PyTuple_New(DETAIL_COUNT);
+	PyObject *words = PyTuple_New(n);
 
-	for (int i = 0; details && i < DETAIL_COUNT; i++) {
-		PyObject *word = PyUnicode_FromString(storm_details[i]);
+	for (Py_ssize_t i = 0; words && i < n; i++) {
+		PyObject *word = PyUnicode_FromString(details[i]);
 
 		if (!word)
-			Py_CLEAR(details);
+			Py_CLEAR(words);
 		else
-			PyTuple_SET_ITEM(details, i, word);
+			PyTuple_SET_ITEM(words, i, word);
 	}
-	if (!details)
+	if (!words)
 		return -1;
-	int failed = PyModule_AddObjectRef(module, "STORM_DETAILS", details);
-	Py_DECREF(details);
+	int failed = PyModule_AddObjectRef(module, name, words);
+	Py_DECREF(words);
 	return failed;
 }
 
@@ -211,7 +212,10 @@ static int module_exec(PyObject *module)
 	if (!state->walk_type || PyModule_AddObjectRef(module, "CtWalk", (PyObject *)state->walk_type))
 		return -1;
 	if (add_type(module, &storm_spec) || add_type(module, &sink_spec) || add_type(module, &ctlist_spec) ||
-	    add_details(module))
+	    add_type(module, &pairs_spec) || add_type(module, &responder_spec))
+		return -1;
+	if (add_details(module, "STORM_DETAILS", storm_details, DETAIL_COUNT) ||
+	    add_details(module, "PAIRS_DETAILS", pairs_details, PAIRS_DETAILS))
 		return -1;
 	return PyModule_AddIntMacro(module, CT_KEEP) || PyModule_AddIntMacro(module, CT_EXPIRED) ||
 			       PyModule_AddIntMacro(module, CT_ADDRESS)
@@ -248,7 +252,7 @@ static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}}
 static struct PyModuleDef module_def = {
 	PyModuleDef_HEAD_INIT,
 	.m_name = "loadgen.native._native",
-	.m_doc = "The hot loops: conntrack map walk and fill, TCP storm and sink. They run without the GIL.",
+	.m_doc = "The hot loops: conntrack map walk and fill, TCP storm and sink, DNS lookups. They run without the GIL.",
 	.m_size = sizeof(struct module_state),
 	.m_methods = module_methods,
 	.m_slots = module_slots,

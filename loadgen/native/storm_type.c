@@ -111,15 +111,6 @@ static void storm_type_dealloc(struct storm_object *self)
 
 /* --- methods ------------------------------------------------------------------------------------------------ */
 
-static bool is_int64(const Py_buffer *view)
-{
-	const char *format = view->format ? view->format : "B";
-
-	if (*format == '@' || *format == '=' || *format == '<')
-		format++;
-	return view->itemsize == 8 && (!strcmp(format, "q") || !strcmp(format, "l"));
-}
-
 static PyObject *storm_type_push(struct storm_object *self, PyObject *due)
 {
 	struct storm *storm = usable(self);

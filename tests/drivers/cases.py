@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from loadgen.core.model import StubName
@@ -22,6 +24,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     runtime: str = "glibc"
     stub: StubName = "glibc-2.36"
+    via: Literal["wire", "fast"] = "wire"
     script: tuple[Act, ...] = ()
     options: str = "timeout:1"
     search: tuple[str, ...] = ()
@@ -134,11 +137,21 @@ _BY_LIBC = {name: COMMON[name] for name in RACE_ONLY}
 _RESOLVE = {name: case for name, case in COMMON.items() if not case.search}
 # Of the third sending on, c-ares shortens each wait by up to a half, at random.
 _RESOLVE["nothing answered"] = Case(script=(Act("drop", "A", 2), Act("drop", "AAAA", 2)), by_type=True)
+
+
+def _fast(cases: dict[str, Case]) -> dict[str, Case]:
+    """What the C loop does: names as they stand, and nothing by TCP."""
+    plain = {n: c for n, c in cases.items() if not c.search and "use-vc" not in c.options and "truncated" not in n}
+    return {f"{name}, in C": msgspec.structs.replace(case, via="fast") for name, case in plain.items()}
+
+
 _WITHOUT_JITTER = {name: case for name, case in COMMON.items() if name != "later than the timeout"}
 
 CASES: dict[str, Case] = {
     **_for("glibc", {**COMMON, **GLIBC}),
     **_for("musl", _MUSL, stub="musl-1.2.3"),
+    **_for("glibc", _fast({**COMMON, **GLIBC})),
+    **_for("musl", _fast({n: c for n, c in _MUSL.items() if n != "options that musl ignores"}), stub="musl-1.2.3"),
     **_for("go", {**COMMON, **GO}, stub="go", by_type=True),
     **_for("node", _BY_LIBC, stub="node", overhead_s=1.0),
     **_for("c-ares", {**_WITHOUT_JITTER, **CARES}, stub="c-ares"),

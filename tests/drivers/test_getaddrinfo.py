@@ -19,6 +19,7 @@ from loadgen.core.dnswire import TYPE_NAMES
 from loadgen.core.model import Burst, Dns, Resolver, seconds
 from loadgen.core.samples import SampleBatch
 from loadgen.drivers.dns import DnsDriver
+from loadgen.drivers.pairs import PairsDriver
 from loadgen.kernel import netns
 from tests.drivers.cases import CASES, Case
 from tests.realdns import Samples, Window
@@ -71,9 +72,10 @@ def _what(p: Packet, port: int, ident: int) -> str:
 def ours(case: Case, namespace: Path) -> list[Looked]:
     """One thread that remembers, one lookup well after the other."""
     pace = Burst(size=1, every=seconds(case.every_s), count=len(case.names))
-    load = Dns(pace=pace, names=case.names, state="long-lived")
+    load = Dns(pace=pace, names=case.names, state="long-lived", via=case.via)
     batches: list[SampleBatch] = []
-    driver = DnsDriver(load, Resolver(case.options, case.search, stub=case.stub), ["127.0.0.1"], "pod")
+    kind = PairsDriver if case.via == "fast" else DnsDriver
+    driver = kind(load, Resolver(case.options, case.search, stub=case.stub), ["127.0.0.1"], "pod")
     netns.call(namespace, driver.run, Window(case.every_s * len(case.names)), batches.append)
     samples = Samples(batches)
     took_s = (samples.rows["done_ns"] - samples.rows["sent_ns"]) / 1e9
