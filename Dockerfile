@@ -31,6 +31,7 @@ RUN set -e; /opt/loadgen/venv/bin/pip install -q --no-cache-dir --no-deps .; \
     test -x /opt/loadgen/venv/lib/python3*/site-packages/loadgen/drivers/lookup-glibc; \
     test -x /opt/loadgen/venv/lib/python3*/site-packages/loadgen/drivers/lookup-musl; \
     ln -s /opt/loadgen/venv/lib/python3*/site-packages/loadgen/kube/locustfile.py /opt/loadgen/locustfile.py; \
+    ln -s /opt/loadgen/venv/lib/python3*/site-packages/loadgen/kube/lookupfile.py /opt/loadgen/lookupfile.py; \
     # Copied to a node's CNI folder, where there may be no libc: it brings its own.
     [ ! -f loadgen/kube/plugin.c ] || \
       musl-gcc -static -std=gnu11 -O2 -Wall -Wextra -o /opt/loadgen/loadgen-cni loadgen/kube/plugin.c; \

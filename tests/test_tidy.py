@@ -123,7 +123,8 @@ def undeclared_imports() -> Iterator[str]:
     """The package imports what pyproject.toml pins; the CNI plugin, one file run by a kubelet, not even that."""
     pins = re.findall(r'^  "([\w-]+)==', text(ROOT / "pyproject.toml").partition("[project.opt")[0], re.M)
     pinned = {"loadgen", "dns", "yaml"} | {pin.replace("-", "_") for pin in pins}  # dnspython, pyyaml
-    own = {"cni": set(), "locustfile": pinned | {"flask", "gevent", "locust"}}  # the image's, for one file alone
+    locust = pinned | {"flask", "gevent", "locust"}  # the image's, for these files alone
+    own = {"cni": set(), **dict.fromkeys(("locustfile", "locuststats", "lookupfile"), locust)}
     for path in files("loadgen/**/*.py"):
         foreign = {name.split(".")[0] for name in imports(path)} - sys.stdlib_module_names
         yield from (f"{rel(path)} imports {name}" for name in foreign - own.get(path.stem, pinned))

@@ -17,6 +17,8 @@ WEB = "/loadgen"
 """Where our routes are on Locust's web server."""
 LOCUSTFILE = "locustfile.py"
 """Beside this file, and in /opt/loadgen of the image."""
+LOOKUPFILE = "lookupfile.py"
+"""Likewise, for people who run Locust themselves; nothing of ours starts it."""
 
 
 class Targets(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ A worker's only user starts a driver process (loadgen.kube.worker) for every job
 its frames; the master keeps them for the controller, which asks for them over routes on Locust's own web server.
 Every sample is also entered into Locust's statistics, counted from when it was due, so that its UI shows the run.
 
-This file runs in Locust's processes, under gevent; nothing imports it, and only it imports Locust.
+This file runs in Locust's processes, under gevent; nothing imports it.
 """
 
 # pyright: reportMissingImports=false
@@ -22,18 +22,18 @@ from typing import Any
 
 import gevent
 import msgspec
-import numpy as np
 from flask import Response, request
 from gevent.event import Event
 from gevent.queue import Queue
 from gevent.subprocess import PIPE, Popen
 from locust import User, events, runners, task
-from locust.stats import RequestStats, StatsEntry, StatsError, bucket_response_time
+from locust.stats import RequestStats
 
 from loadgen.core import resolvconf
-from loadgen.core.samples import Outcome, SampleBatch
+from loadgen.core.samples import SampleBatch
 from loadgen.core.units import enc_hook
 from loadgen.kube import clocks, exchange, streams
+from loadgen.kube.locuststats import enter
 from loadgen.kube.worker import RESOLV_CONF, WorkerSpec
 
 runners.HEARTBEAT_LIVENESS = 15
@@ -44,9 +44,6 @@ GO_LIMIT_S = 10.0
 PING_S = 1.0
 PINGS_AT_FIRST = 10
 PINGS_KEPT = 32
-
-_TYPES = {"storm.connect": "TCP", "dns.lookup": "DNS"}
-_NS_PER_MS = 1_000_000
 
 
 # --- a worker's driver processes ------------------------------------------------------------------------------
@@ -120,32 +117,6 @@ def _how_it_ended(code: int) -> str:
     if code < 0:
         return f"its driver process was killed by {signal.Signals(-code).name}"
     return f"its driver process ended with exit code {code}" if code else ""
-
-
-def enter(stats: RequestStats, batch: SampleBatch) -> None:
-    """A batch into Locust's statistics, as its master merges a worker's report: by entry and not by request."""
-    rows, now = batch.array(), time.time()
-    kind, name = _TYPES.get(batch.metric, "-"), f"{batch.metric} ({batch.source.partition('@')[0]})"
-    took = (rows["done_ns"] - rows["due_ns"]) / _NS_PER_MS
-    failed = int((rows["outcome"] != Outcome.OK).sum())
-    entry: Any = StatsEntry(stats, name, kind)  # declared with whole milliseconds, used with fractions
-    entry.num_requests, entry.num_failures, entry.last_request_timestamp = len(rows), failed, now
-    entry.total_response_time = float(took.sum())
-    entry.min_response_time, entry.max_response_time = float(took.min()), float(took.max())
-    for ms, n in zip(*np.unique(took.round(), return_counts=True), strict=True):
-        entry.response_times[bucket_response_time(int(ms))] += int(n)
-    entry.num_reqs_per_sec[int(now)] = len(rows)
-    if failed:
-        entry.num_fail_per_sec[int(now)] = failed
-    stats.entries[name, kind].extend(entry)
-    stats.total.extend(entry)
-    wrong = rows["detail"][rows["outcome"] != Outcome.OK]
-    for detail, n in zip(*np.unique(wrong, return_counts=True), strict=True):
-        why = batch.details[detail]
-        key = StatsError.create_key(kind, name, why)
-        error = stats.errors.setdefault(key, StatsError(kind, name, why))
-        error.occurred()
-        error.occurrences += int(n) - 1
 
 
 class Station:

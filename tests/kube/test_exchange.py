@@ -41,12 +41,14 @@ def test_a_message_is_known_by_its_tag(message: msgspec.Struct, kind: type) -> N
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=kind) == message
 
 
-def test_the_locustfile_alone_knows_locust_and_nobody_imports_it() -> None:
-    assert exchange.LOCUSTFILE == "locustfile.py"
+def test_the_locustfiles_alone_know_locust_and_nobody_imports_them() -> None:
+    assert (exchange.LOCUSTFILE, exchange.LOOKUPFILE) == ("locustfile.py", "lookupfile.py")
     sources = {path: path.read_text() for path in PACKAGE.rglob("*.py")}
     knows = [
         path for path, text in sources.items() if re.search(r"^(from|import) (locust|gevent|flask)\b", text, re.M)
     ]
-    assert knows == [Path(exchange.__file__).with_name(exchange.LOCUSTFILE)]
-    imported = r"^(from loadgen\.kube import .*|from loadgen\.kube\.|import loadgen\.kube\.)locustfile\b"
+    kube = Path(exchange.__file__).parent
+    assert sorted(knows) == [kube / name for name in (exchange.LOCUSTFILE, "locuststats.py", "lookupfile.py")]
+    sources = {path: text for path, text in sources.items() if path not in knows}
+    imported = r"^(from loadgen\.kube import .*|from loadgen\.kube\.|import loadgen\.kube\.)(locust|lookupfile)"
     assert not [path for path, text in sources.items() if re.search(imported, text, re.M)]
