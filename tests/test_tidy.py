@@ -1,6 +1,7 @@
 """The shape of the code, held by tests: sizes, imports, words, and tests that mirror the package."""
 
 import ast
+import gc
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -50,7 +51,11 @@ def text(path: Path) -> str:
 
 
 def nodes(path: Path) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(text(path), str(path))))
+    gc.disable()  # CPython 3.11 breaks off when a finaliser runs in the middle of it (python/cpython#106905)
+    try:
+        return list(ast.walk(ast.parse(text(path), str(path))))
+    finally:
+        gc.enable()
 
 
 def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:

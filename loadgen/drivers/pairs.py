@@ -28,6 +28,8 @@ METRIC = "dns.lookup"
 SLICE_NS = 100_000_000
 EMIT_NS = 250_000_000
 GRACE_NS = 250_000_000
+MOST_PORTS = 65_536
+"""That many lookups can be under way to one server at most."""
 FIRST_RELEASE = (2, 34)
 """Of glibc: from here on the wire is the same, but for `strict-error`."""
 
@@ -82,7 +84,7 @@ class PairsDriver:
             round_ns=conf.timeout * NS_PER_S // (conf.attempts if musl else 1),
             attempts=conf.attempts,
             limit_ns=int(self._load.timeout),
-            max_open=raise_open_files(),
+            max_open=min(raise_open_files(), MOST_PORTS),
             seed=seed & (1 << 64) - 1,
         )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.core import resolvconf
+from loadgen.core import resolvconf, stubs
 from loadgen.core.errors import HarnessError
 from loadgen.core.model import Dns, Storm
 from loadgen.core.ports import Driver
@@ -61,8 +61,9 @@ def check_resolver(content: str, assignment: Assignment) -> None:
     A kubelet or an admission webhook that changes it would be measured as "this option does nothing".
     """
     assert assignment.resolver is not None
-    has = msgspec.structs.replace(resolvconf.parse(content), ignored=())
+    has = stubs.parse(assignment.resolver.stub, content)
     asked = resolvconf.from_settings(assignment.resolver, [assignment.server])
+    has, asked = (msgspec.structs.replace(conf, ignored=()) for conf in (has, asked))
     if has != asked:
         raise HarnessError(
             f"the pod's /etc/resolv.conf is not what the variant asked for: {_differences(has, asked)}; does a "

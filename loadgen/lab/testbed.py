@@ -104,7 +104,7 @@ def check(scenario: Scenario) -> None:
         _check_memory(variant.settings, where)
         for load_name, load in scenario.loads.items():
             if isinstance(load, Dns) and load.via == "fast":
-                PairsDriver(load, variant.settings.resolver, ["127.0.0.1"], load_name)
+                _check_fast(load_name, load, variant)
     for name, load in scenario.loads.items():
         _check_load(name, load)
     sizes = {(s.request_bytes, s.reply_bytes) for s in scenario.loads.values() if isinstance(s, Storm)}
@@ -125,6 +125,13 @@ def _check_load(name: str, load: Load) -> None:
         DnsDriver(load, Resolver(), ["127.0.0.1"], name)
         if why := libc.missing(load, f"loads.{name}"):
             raise ConfigError(why)
+
+
+def _check_fast(name: str, load: Dns, variant: Variant) -> None:
+    try:
+        PairsDriver(load, variant.settings.resolver, ["127.0.0.1"], name)  # it opens nothing before it runs
+    except ConfigError as error:
+        raise ConfigError(f"variants.{variant.name}: {error}") from None
 
 
 def _check_memory(settings: Settings, where: str) -> None:

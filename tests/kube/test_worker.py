@@ -1,11 +1,15 @@
 """The driver process of a generator pod: which driver, and that the pod's resolver is the one asked for."""
 
+from typing import get_args
+
+import msgspec
 import pytest
 
 from loadgen.core.errors import HarnessError
-from loadgen.core.model import Dns, Resolver, Storm
+from loadgen.core.model import Dns, Resolver, Storm, StubName
 from loadgen.drivers.dns import DnsDriver
 from loadgen.drivers.libc import LibcDriver
+from loadgen.drivers.pairs import PairsDriver
 from loadgen.drivers.storm import StormDriver
 from loadgen.kube import worker
 from loadgen.kube.exchange import Assignment, Targets
@@ -21,7 +25,8 @@ def assignment(load: Storm | Dns, resolver: Resolver = RESOLVER) -> Assignment:
 
 
 @pytest.mark.parametrize(
-    ("load", "kind"), [(Storm(), StormDriver), (Dns(), DnsDriver), (Dns(via="glibc"), LibcDriver)]
+    ("load", "kind"),
+    [(Storm(), StormDriver), (Dns(), DnsDriver), (Dns(via="glibc"), LibcDriver), (Dns(via="fast"), PairsDriver)],
 )
 def test_each_load_has_its_driver(load: Storm | Dns, kind: type, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     conf = tmp_path / "resolv.conf"
@@ -49,3 +54,11 @@ def test_the_resolver_that_was_asked_for_passes() -> None:
 def test_any_other_is_a_clear_failure(changed: str, why: str) -> None:
     with pytest.raises(HarnessError, match=why):
         check_resolver(changed, assignment(Dns()))
+
+
+@pytest.mark.parametrize("stub", get_args(StubName))
+def test_a_pod_s_file_is_read_as_the_scenario_s_resolver_reads_it(stub: StubName) -> None:
+    asked = msgspec.structs.replace(RESOLVER, stub=stub)
+    assert check_resolver(FILE, assignment(Dns(), asked)) is None
+    with pytest.raises(HarnessError, match="timeout"):
+        check_resolver(FILE.replace("timeout:1", "timeout:3"), assignment(Dns(), asked))
