@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -111,11 +111,20 @@ Program = Callable[[], list[str] | None]
 """The command that a runtime is started with, before its names; None when it is not on this machine."""
 
 
+_folders: list[TemporaryDirectory[str]] = []
+
+
+def _folder() -> Path:
+    """Gone when this process ends."""
+    _folders.append(TemporaryDirectory(prefix="loadgen-"))
+    return Path(_folders[-1].name)
+
+
 @cache
 def _go() -> list[str] | None:
     if not shutil.which("go"):
         return None
-    folder = Path(mkdtemp(prefix="loadgen-go-"))
+    folder = _folder()
     (folder / "lookups.go").write_text(GO)
     # A program is built with the defaults of the Go release that its go.mod names; without one, with very old ones.
     (folder / "go.mod").write_text("module lookups\n\ngo 1.23\n")
@@ -129,7 +138,7 @@ def _go() -> list[str] | None:
 def _java() -> list[str] | None:
     if not (shutil.which("java") and shutil.which("javac")):
         return None
-    folder = Path(mkdtemp(prefix="loadgen-java-"))
+    folder = _folder()
     (folder / "Lookups.java").write_text(JAVA)
     subprocess.run(["javac", "Lookups.java"], cwd=folder, check=True, timeout=LIMIT_S)
     return ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx64m", "-cp", str(folder)]

@@ -71,7 +71,9 @@ class Network:
         search: tuple[str, ...] = (),
         servers: int = 1,
         stub: StubName = "glibc-2.36",
+        dribble: bool = False,
     ):
+        self.dribble = dribble  # what a stream says comes byte by byte
         self.behaviour, self.now, self.sends, self.opened, self.stub = behaviour, 0, 0, 0, stub
         resolver = Resolver(options, search, stub=stub)
         self.conf = resolvconf.from_settings(resolver, [f"192.0.2.{53 + i}" for i in range(servers)])
@@ -125,7 +127,9 @@ class Network:
         if isinstance(said, Problem):
             self._later(Failed(0, via.sock, said))
         elif said is not None:
-            self._later(Reply(0, via.sock, dnswire.frame(said) if via.stream else said, via.server))
+            data = dnswire.frame(said) if via.stream else said
+            for piece in (data[i : i + 1] for i in range(len(data))) if via.stream and self.dribble else (data,):
+                self._later(Reply(0, via.sock, piece, via.server))
 
     def _later(self, event: Event) -> None:
         heapq.heappush(self._due, (self.now + RTT, next(self._order), event))

@@ -6,15 +6,17 @@ import random
 from typing import get_args
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from loadgen.core import resolvconf, stubs
+from loadgen.core import dnswire, resolvconf, stubs
 from loadgen.core.dnswire import REFUSED, SERVFAIL, A
 from loadgen.core.lookup import Done, Error, Mode, Open, Result
 from loadgen.core.model import Resolver, StubName
 from loadgen.core.resolvconf import ResolvConf
 from loadgen.core.stubs import Process
 from loadgen.core.units import NS_PER_S
-from tests.virtualdns import Network, Race, always, fine
+from tests.virtualdns import Network, Race, Seen, always, fine, reply
 
 FOUND = Result(Error.NONE, (b"\x01\x02\x03\x04",), (), (), Mode.PARALLEL)
 LOST = Result(Error.AGAIN, (), (), (), Mode.PARALLEL)
@@ -110,6 +112,39 @@ def test_a_long_lived_process_shares_what_it_learns(fresh: bool, fallbacks: Mode
     states = [ticket.lookup._state for ticket in tickets if ticket is not None]
     network.lookup("a.test.", states[0])
     assert states[1].fallback is fallbacks
+
+
+ONE_OF_EACH = ("glibc-2.31", "glibc-2.41", "musl-1.2.3", "musl-1.2.5", "go", "c-ares", "node-resolve")
+BY_TCP = {"glibc-2.36": "use-vc", "go": "use-vc", "node-resolve": "use-vc", "musl-1.2.5": "", "c-ares": ""}
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(ONE_OF_EACH), st.data())
+def test_an_answer_with_one_byte_changed_or_cut_anywhere_is_data(stub: StubName, data: st.DataObject) -> None:
+    """Every reply of a server is spoilt in its own way; the lookup ends, in time, and closes its sockets."""
+
+    def spoilt(seen: Seen) -> bytes:
+        whole = bytearray(reply(seen, data.draw(st.sampled_from([0, 2, 3, 5]))))
+        at = data.draw(st.integers(0, len(whole) - 1))
+        if data.draw(st.booleans()):
+            return bytes(whole[:at])
+        whole[at] = data.draw(st.integers(0, 255))
+        return bytes(whole)
+
+    took, result = Network(spoilt, "timeout:1 attempts:2", stub=stub).lookup("a.test.")
+    assert result.error in set(Error)
+    assert took < 60
+
+
+@pytest.mark.parametrize(("stub", "options"), BY_TCP.items())
+def test_a_stream_that_comes_byte_by_byte_says_the_same(stub: StubName, options: str) -> None:
+    def behaviour(seen: Seen) -> bytes:
+        return reply(seen) if seen.stream else reply(seen, flags=dnswire.TC | dnswire.RA, answers=0)
+
+    results = [Network(behaviour, options, stub=stub, dribble=d).lookup("a.test.")[1] for d in (False, True)]
+    assert results[0] == results[1]
+    assert results[0].error is Error.NONE
+    assert any(one.stream for one in results[0].rounds)
 
 
 FILE = "nameserver 192.0.2.1\nsearch a b\noptions ndots:5 timeout:1 attempts:3 rotate single-request use-vc\n"
