@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-Then = Callable[[], None]
+Then = Callable[[], object]
 Event = list[Any]
 """[time in ns, number, function or None when cancelled, its arguments]"""
 

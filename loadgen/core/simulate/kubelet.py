@@ -109,7 +109,7 @@ class Kubelet:
     def _clean_up(self, pod: Pod, endpoint: Endpoint) -> None:
         self._client(endpoint, lambda _: self._timeline.after(self._pause_ns(), self._add, pod))
 
-    def _client(self, endpoint: Endpoint, ended: Callable[[bool], None]) -> None:
+    def _client(self, endpoint: Endpoint, ended: Callable[[bool], object]) -> None:
         """One DEL: `ended(True)` when it was answered in time, `ended(False)` when its client gave up."""
         over = False
         timer: Event | None = None
