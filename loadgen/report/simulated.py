@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -80,27 +80,41 @@ def _line(name: str, t_s: np.ndarray, y: np.ndarray, style: str, colour: str) ->
     return Line(name, rounded(x, 6), rounded(y, 5), style, colour)
 
 
-def table_chart(simulation: Simulation, type_name: str) -> Chart:
-    """One node's TCP table under each policy."""
+def _courses(
+    simulation: Simulation, course: Callable[[PolicyOutcome], tuple[list[Line], list[float]]]
+) -> tuple[list[Panel], Axis, str]:
+    """A panel a policy, of lines whose first is the highest, and ticks; an axis for all, and their peaks in words."""
     panels, said, top = [], [], 1.0
     for i, outcome in enumerate(simulation.policies):
+        lines, ticks = course(outcome)
+        panels.append(Panel(outcome.summary.policy, variant_colour(i), ticks=ticks, lines=lines))
+        peak = max(lines[0].y)
+        top = max(top, peak)
+        said.append(f"{outcome.summary.policy}: at most {format_count(round(peak))}.")
+    return panels, Axis("entries", "count", 0.0, top * 1.08), " ".join(said)
+
+
+def table_chart(simulation: Simulation, type_name: str) -> Chart:
+    """One node's TCP table under each policy."""
+
+    def course(outcome: PolicyOutcome) -> tuple[list[Line], list[float]]:
         close = _close_of(outcome, type_name)
-        course = np.array(close.table)
-        lines = [
-            _line("entries", course[:, 0], course[:, 1], "area", "entries"),
-            _line("of these expired", course[:, 0], course[:, 2], "hold", "expired"),
-        ]
+        t_s, entries, expired = np.array(close.table).T
         ticks = [p.end_s / 3600 for p in close.passes] if len(close.passes) <= MANY_PASSES else []
-        panels.append(Panel(outcome.summary.policy, variant_colour(i), ticks=rounded(ticks, 6), lines=lines))
-        top = max(top, float(course[:, 1].max()))
-        said.append(f"{outcome.summary.policy}: at most {format_count(round(float(course[:, 1].max())))} entries.")
+        lines = [
+            _line("entries", t_s, entries, "area", "entries"),
+            _line("of these expired", t_s, expired, "hold", "expired"),
+        ]
+        return lines, rounded(ticks, 6)
+
+    panels, y, alt = _courses(simulation, course)
     return Chart(
         name=f"table-{type_name}",
         title="Entries in the TCP connection-tracking table",
         caption="Expired entries stay until a GC pass; every pod that comes or goes walks all of them.",
-        alt=" ".join(said),
+        alt=alt,
         x=_hours(simulation),
-        y=Axis("entries", "count", 0.0, top * 1.08),
+        y=y,
         panels=panels,
         key=[("area", "entries"), ("expired", "of these expired"), ("tick", f"a GC pass (up to {MANY_PASSES})")],
         height=200,
@@ -157,24 +171,21 @@ def waiting_chart(simulation: Simulation, type_name: str) -> Chart:
 
 def fleet_chart(simulation: Simulation, type_name: str, type_number: int) -> Chart:
     """The tables of all nodes of a type: the middle one and the largest at each time."""
-    panels, said, top = [], [], 1.0
     t_s = np.array(simulation.looks_s)
-    for i, outcome in enumerate(simulation.policies):
+
+    def course(outcome: PolicyOutcome) -> tuple[list[Line], list[float]]:
         grid = outcome.nodes.of_type(type_number).grid.astype(float)
-        lines = [
-            _line("largest", t_s, grid.max(axis=0), "area", "entries"),
-            _line("middle", t_s, np.median(grid, axis=0), "hold", "expired"),
-        ]
-        panels.append(Panel(outcome.summary.policy, variant_colour(i), lines=lines))
-        top = max(top, float(grid.max()))
-        said.append(f"{outcome.summary.policy}: at most {format_count(round(float(grid.max())))} entries.")
+        largest = _line("largest", t_s, grid.max(axis=0), "area", "entries")
+        return [largest, _line("middle", t_s, np.median(grid, axis=0), "hold", "expired")], []
+
+    panels, y, alt = _courses(simulation, course)
     return Chart(
         name=f"fleet-{type_name}",
         title="The TCP tables of all nodes of this type",
         caption="At each quarter of an hour, the largest table and the middle one.",
-        alt=" ".join(said),
+        alt=alt,
         x=_hours(simulation),
-        y=Axis("entries", "count", 0.0, top * 1.08),
+        y=y,
         panels=panels,
         key=[("area", "largest"), ("expired", "middle")],
         height=160,

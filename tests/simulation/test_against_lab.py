@@ -39,9 +39,9 @@ SPACING_WALKS, TIMEOUT_WALKS, RETRY_WALKS = 0.4, 7.5, (24.0, 25.0)
 start of plugin processes is not what is compared; the pause is long enough that the queue is gone by then: near a
 spiral, chance decides.
 """
-LIMIT_S = 180.0
-CALM, TRIES = 1.3, 2
-"""Walks of a calm machine differ by less than this factor; a run on another is made again, so many times."""
+LIMIT_S = 120.0
+CALM, TRIES, ENOUGH_S = 1.3, 2, 40.0
+"""Walks of a calm machine differ by less than this factor; a run on another is made again, once, if there is time."""
 
 
 class Pace(NamedTuple):
@@ -53,7 +53,7 @@ class Pace(NamedTuple):
 
 
 class Burst(NamedTuple):
-    """What a burst looked like: seconds from due to up, of each successful ADD, failed ADDs, walks."""
+    """What a burst looked like: seconds from due to up (or given up), of each successful ADD, failed ADDs, walks."""
 
     setup: np.ndarray
     add: np.ndarray
@@ -70,7 +70,7 @@ def measured(agent: Agent, netns_dir: Path, pods: int, pace: Pace) -> tuple[Burs
     async def one(kubelet: Kubelet, number: int) -> None:
         await asyncio.sleep(number * pace.spacing_s)
         due_ns = time.monotonic_ns()
-        assert await kubelet.start_pod(number, due_ns + round(LIMIT_S * NS_PER_S), attempts.append), attempts
+        await kubelet.start_pod(number, due_ns + round(LIMIT_S * NS_PER_S), attempts.append)
         setups.append((time.monotonic_ns() - due_ns) / NS_PER_S)
 
     async def all_of_them() -> None:
@@ -85,7 +85,7 @@ def measured(agent: Agent, netns_dir: Path, pods: int, pace: Pace) -> tuple[Burs
     spans = agent.spans()[before:]
     adds = [a for a in attempts if a.op == "ADD"]
     good = [(a.end_ns - a.start_ns) / NS_PER_S for a in adds if a.outcome is Outcome.OK]
-    failed = sum(a.outcome is not Outcome.OK for a in adds)
+    failed = sum(a.outcome is not Outcome.OK and a.detail != "still under way" for a in adds)
     walks = sum(s.stage == "walk tcp" for s in spans)
     return Burst(np.sort(setups), np.sort(good), failed, walks), spans, began_ns
 
@@ -115,9 +115,9 @@ def simulated(costs: Costs, speed: list[tuple[float, float]], pace: Pace) -> Bur
     node.run()
     outcome = node.outcome(0, 0)
     assert len(outcome.pods) == PODS
-    assert (outcome.pods["state"] == UP).all()
     failed = int(outcome.pods["timeouts"].sum() + outcome.pods["refused"].sum())
-    return Burst(np.sort(outcome.pods["took_s"]), np.sort(outcome.pods["add_s"]), failed, outcome.row["walks"][0] / 2)
+    good = outcome.pods[outcome.pods["state"] == UP]["add_s"]
+    return Burst(np.sort(outcome.pods["took_s"]), np.sort(good), failed, outcome.row["walks"][0] / 2)
 
 
 @pytest.fixture
@@ -153,6 +153,7 @@ def test_burst_that_breaks_the_timeout_is_as_in_the_lab(agent: Agent, lab_dir: P
     folder.mkdir()
     agent.fill(ENTRIES)
     capacities = {"tcp": CAPACITY["ctTcpMax"], "any": CAPACITY["ctAnyMax"]}
+    began = time.monotonic()
     for _ in range(TRIES):
         spans = [s for _ in range(3) for s in measured(agent, folder, 1, Pace(0.0, 60.0, (1.0, 1.1)))[1]]
         walk_s = float(np.median([(s.end_ns - s.start_ns) / NS_PER_S for s in spans if s.stage == "walk tcp"]))
@@ -161,7 +162,7 @@ def test_burst_that_breaks_the_timeout_is_as_in_the_lab(agent: Agent, lab_dir: P
         )
         lab, spans, began_ns = measured(agent, folder, PODS, pace)
         calm = restless(spans, walk_s) < CALM
-        if calm:
+        if calm or time.monotonic() - began > ENOUGH_S:
             break
     costs = calibrate(spans, capacities, (lab.add * NS_PER_S).tolist(), batch=False).over(Costs())
     walks = [s for s in spans if s.stage == "walk tcp"]

@@ -24,13 +24,13 @@ class Timeline:
         self._heap: list[Event] = []
         self._numbers = count()
 
-    def at(self, t_ns: int, act: Callable[..., None], *args: Any) -> Event:
+    def at(self, t_ns: int, act: Callable[..., object], *args: Any) -> Event:
         """`act(*args)` at that time, which must not have passed. The event can be cancelled."""
         event: Event = [t_ns, next(self._numbers), act, args]
         heapq.heappush(self._heap, event)
         return event
 
-    def after(self, wait_ns: int, act: Callable[..., None], *args: Any) -> Event:
+    def after(self, wait_ns: int, act: Callable[..., object], *args: Any) -> Event:
         return self.at(self.now_ns + wait_ns, act, *args)
 
     @staticmethod
