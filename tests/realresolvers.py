@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -16,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
+from loadgen.core.model import StubName
 from loadgen.drivers import libc
 
 LIMIT_S = 120
@@ -158,6 +160,25 @@ def _node(how: str) -> Program:
     return lambda: ["node", "-e", NODE, "--", how] if shutil.which("node") else None
 
 
+@cache
+def _node_resolve() -> list[str] | None:
+    """c-ares chooses sockets in another way from 1.34.7 on; the model is of 1.34.6."""
+    if not shutil.which("node"):
+        return None
+    said = subprocess.run(["node", "-p", "process.versions.ares"], check=True, capture_output=True, text=True).stdout
+    version = tuple(int(n) for n in said.strip().split("."))
+    return _node("resolve")() if (1, 34) <= version <= (1, 34, 6) else None
+
+
+@cache
+def musl_stub() -> StubName:
+    """What this machine's musl is to a scenario. Run by itself, its loader says its version, and fails."""
+    loader = next(Path("/lib").glob("ld-musl-*.so.1"), None)
+    said = subprocess.run([loader], capture_output=True, text=True).stderr if loader else ""
+    version = re.search(r"Version (\d+)\.(\d+)\.(\d+)", said)
+    return "musl-1.2.5" if version and tuple(map(int, version.groups())) >= (1, 2, 4) else "musl-1.2.3"
+
+
 def _cares() -> list[str] | None:
     return [sys.executable, "-c", CARES] if importlib.util.find_spec("pycares") else None
 
@@ -173,7 +194,7 @@ RUNTIMES: dict[str, Program] = {
     "go": _go,
     "c-ares": _cares,
     "node": _node("lookup"),
-    "node-resolve": _node("resolve"),
+    "node-resolve": _node_resolve,
     "java": _java_cached,
     "java without its cache": _java_uncached,
 }
