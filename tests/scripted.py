@@ -20,7 +20,7 @@ from loadgen.core import dnswire
 from loadgen.core.dnswire import AAAA, IN, A
 from loadgen.kernel import netns
 
-DELAY_S = 0.03
+DELAY_S = 0.12
 """Before an answer, so that a pair is here before its first query is answered, however busy the machine is."""
 ADDRESSES = {A: bytes((192, 0, 2, 1)), AAAA: bytes.fromhex("20010db8000000000000000000000001")}
 

@@ -114,8 +114,8 @@ GO = {
 }
 # Answers that come at once are read at once, or not, which changes what c-ares does: here one comes well before.
 CARES = {
-    "SERVFAIL for A": Case(script=(Act("SERVFAIL", "A"), Act("late", "AAAA", late_s=0.3))),
-    "SERVFAIL for AAAA": Case(script=(Act("SERVFAIL", "AAAA"), Act("late", "A", late_s=0.3))),
+    "SERVFAIL for A": Case(script=(Act("SERVFAIL", "A"), Act("late", "AAAA", late_s=0.6))),
+    "SERVFAIL for AAAA": Case(script=(Act("SERVFAIL", "AAAA"), Act("late", "A", late_s=0.6))),
     "nothing answered": Case(script=(Act("drop"),), options="timeout:1 attempts:2", by_type=True, tolerance_s=1.2),
     "AAAA never": Case(script=(Act("drop", "AAAA"),)),
     "use-vc": Case(options="timeout:1 use-vc"),
